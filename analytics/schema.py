@@ -1,0 +1,366 @@
+"""Every record of the project, defined once.
+
+A table of the warehouse is one frozen dataclass here; each field carries its doc, unit and bounds.
+From it come the journal's keys, the DDL, the reader's types, column comments, the CSV header and
+the dashboard's labels. Standard library only, so that a rank can write records without DuckDB.
+
+Identifiers: `pipeline_id` is one start of `seqscale run`; `run_id` is one arm of it (an MLflow
+child run); `attempt` counts the starts of its training, and the loader keeps the last one.
+Columns are added, never renamed or given a new meaning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+Scalar = str | int | float | bool | None
+Record = TypeVar("Record")
+
+_SQL_TYPES: dict[type, str] = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
+
+TABLES: dict[str, type] = {}
+
+
+def column(
+    doc: str, *, unit: str = "", lower: float | None = None, upper: float | None = None
+) -> Any:
+    """One column: what it means, its unit, and its bounds (inclusive; None = unbounded)."""
+    return dataclasses.field(metadata={"doc": doc, "unit": unit, "lower": lower, "upper": upper})
+
+
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(column,))
+def table(name: str, *, key: tuple[str, ...], grain: str) -> Callable[[type[Record]], type[Record]]:
+    """Make a class the record of table `name`; `key` are the columns that name one row."""
+
+    def register(cls: type[Record]) -> type[Record]:
+        record: Any = dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
+        record.__table_name__ = name
+        record.__table_key__ = key
+        record.__table_grain__ = grain
+        TABLES[name] = record
+        return typing.cast("type[Record]", record)
+
+    return register
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """A field of a record as the warehouse, the exports and the dashboard see it."""
+
+    name: str
+    python_type: type
+    sql_type: str
+    nullable: bool
+    doc: str
+    unit: str
+    lower: float | None
+    upper: float | None
+
+
+def table_name(record: type) -> str:
+    """The table that a record class belongs to."""
+    return typing.cast(str, record.__table_name__)  # type: ignore[attr-defined]
+
+
+def table_key(record: type) -> tuple[str, ...]:
+    """The columns that name one row of the record's table."""
+    return typing.cast("tuple[str, ...]", record.__table_key__)  # type: ignore[attr-defined]
+
+
+@functools.cache  # reading type hints takes longer than reading a record
+def columns(record: type) -> tuple[Column, ...]:
+    """The columns of a record class, in their fixed order."""
+    hints = typing.get_type_hints(record)
+    found = []
+    for field in dataclasses.fields(record):
+        python_type, nullable = _unwrap(hints[field.name])
+        meta = field.metadata
+        found.append(
+            Column(
+                name=field.name,
+                python_type=python_type,
+                sql_type=_SQL_TYPES[python_type],
+                nullable=nullable,
+                doc=meta["doc"],
+                unit=meta["unit"],
+                lower=meta["lower"],
+                upper=meta["upper"],
+            )
+        )
+    return tuple(found)
+
+
+def to_mapping(record: Any) -> dict[str, Scalar]:
+    """A record as plain keys and values, in column order."""
+    return {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+
+
+def from_mapping(record: type[Record], values: Mapping[str, Any]) -> Record:
+    """A record from plain keys and values.
+
+    Raises ValueError that names the first key which is missing, unknown, of the wrong type, not
+    finite or out of its bounds.
+    """
+    known = {c.name: c for c in columns(typing.cast(type, record))}
+    for name in values:
+        if name not in known:
+            raise ValueError(f"'{name}' is not a column of {table_name(record)}")
+    checked: dict[str, Scalar] = {}
+    for name, spec in known.items():
+        if name not in values:
+            raise ValueError(f"'{name}' is missing")
+        checked[name] = _check(spec, values[name])
+    return record(**checked)
+
+
+def _check(spec: Column, value: Any) -> Scalar:
+    """The value as the column's type, or ValueError saying what was expected."""
+    if value is None:
+        if spec.nullable:
+            return None
+        raise ValueError(f"'{spec.name}' is null, expected {_in_words(spec)}")
+    is_bool = isinstance(value, bool)
+    fits = isinstance(value, spec.python_type) and (is_bool == (spec.python_type is bool))
+    if spec.python_type is float and isinstance(value, int) and not is_bool:
+        value, fits = float(value), True
+    if not fits:
+        raise ValueError(f"'{spec.name}' is {value!r}, expected {_in_words(spec)}")
+    if spec.python_type is float and not math.isfinite(value):
+        raise ValueError(f"'{spec.name}' is {value!r}, expected a finite number")
+    if spec.lower is not None and value < spec.lower:
+        raise ValueError(f"'{spec.name}' is {value!r}, expected at least {spec.lower:g}")
+    if spec.upper is not None and value > spec.upper:
+        raise ValueError(f"'{spec.name}' is {value!r}, expected at most {spec.upper:g}")
+    return typing.cast(Scalar, value)
+
+
+def _in_words(spec: Column) -> str:
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    return words[spec.python_type]
+
+
+def _unwrap(hint: Any) -> tuple[type, bool]:
+    """(plain type, nullable) of `T` or `T | None`."""
+    if isinstance(hint, types.UnionType):
+        plain = [a for a in typing.get_args(hint) if a is not type(None)]
+        return plain[0], True
+    return hint, False
+
+
+@table("dim_dataset", key=("dataset_id",), grain="one prepared set of sequences")
+class DimDataset:
+    """Where a set of sequences came from and how large it is."""
+
+    dataset_id: str = column("First 16 hex digits of the sequence store's content hash")
+    dataset_name: str = column("Name of the source: a catalogue name or the file's name")
+    source_sha256: str = column("SHA-256 of the file that was read")
+    terms: str = column("Terms of use of the data, or 'unknown'")
+    num_rows_read: int = column("Rows read from the source", lower=0)
+    num_rows_kept: int = column("Rows kept; read = kept + dropped by reason", lower=0)
+    num_users: int = column("Sequences, one per user", lower=0)
+    num_items: int = column("Distinct items", lower=0)
+    min_length: int = column("Shortest history", unit="events", lower=0)
+    median_length: float = column("Median history", unit="events", lower=0)
+    max_length: int = column("Longest history", unit="events", lower=0)
+    tied_share: float = column(
+        "Share of events whose user has another at that time", lower=0, upper=1
+    )
+
+
+@table("fact_dropped_rows", key=("dataset_id", "reason"), grain="one reason for dropping rows")
+class FactDroppedRows:
+    """How many rows of a source were not kept, by reason."""
+
+    dataset_id: str = column("The prepared set")
+    reason: str = column("Why the rows were dropped")
+    num_rows: int = column("Rows dropped for this reason", lower=0)
+
+
+@table(
+    "fact_straggler_forecast",
+    key=("pipeline_id", "num_ranks", "placement"),
+    grain="one number of ranks and placement",
+)
+class FactStragglerForecast:
+    """Share of rank time that would be lost to waiting for the slowest rank, by cost model."""
+
+    pipeline_id: str = column("The pipeline that made the forecast")
+    dataset_id: str = column("The prepared set")
+    num_ranks: int = column("Ranks the forecast is for", lower=1)
+    sequences_per_rank: int = column("Mean sequences per rank and global batch", lower=1)
+    placement: str = column("How sequences are placed: random_equal or lpt_free")
+    straggler_share: float = column("1 - sum of mean cost / sum of largest cost", lower=0, upper=1)
+    bound_share: float = column(
+        "The least any whole-sequence placement can reach", lower=0, upper=1
+    )
+    wasted_cost: float = column("straggler_share x price of 1,000 device-hours", lower=0)
+    currency: str = column("ISO 4217 code of wasted_cost")
+    instance_type: str = column("Instance whose price was taken")
+
+
+@table(
+    "dim_price", key=("pipeline_id", "instance_type"), grain="one instance priced for a pipeline"
+)
+class DimPrice:
+    """What a named instance costs, from which list and of which day."""
+
+    pipeline_id: str = column("The pipeline the price is applied to; empty outside a run")
+    instance_type: str = column("The cloud's name of the instance")
+    cloud: str = column("aws, azure or own")
+    region: str = column("Region of the price")
+    device_name: str = column("Model of its accelerator")
+    num_devices: int = column("Accelerators in one instance", lower=1)
+    device_hour_cost: float = column("Price of one accelerator for one hour", lower=0)
+    currency: str = column("ISO 4217 code of device_hour_cost")
+    list_device_hour_cost: float = column("The same in the currency of the price list", lower=0)
+    list_currency: str = column("ISO 4217 code of the price list")
+    price_date: str = column("Day of the price list, YYYY-MM-DD")
+    source: str = column("Where the price comes from")
+
+
+@table("dim_run", key=("run_id",), grain="one arm of one pipeline")
+class DimRun:
+    """One training run: what was trained, how, on how many ranks, at which price."""
+
+    run_id: str = column("One arm of a pipeline; an MLflow child run")
+    pipeline_id: str = column("The pipeline; the MLflow parent run")
+    attempt: int = column("Start of the training that was kept, from 0", lower=0)
+    arm: str = column("Name of the arm: baseline or balanced")
+    placement: str = column("How sequences are placed on ranks")
+    schedule: str = column("Order of exchange and compute")
+    dataset_id: str = column("The prepared set that was trained on")
+    config_sha256: str = column("Hash of the run's configuration")
+    seed: int = column("Seed of plan, negatives and dropout", lower=0)
+    world_size: int = column("Ranks", lower=1)
+    device: str = column("Device type of the ranks: cpu or cuda")
+    host: str = column("Host name of rank 0")
+    num_steps: int = column("Global batches in the plan", lower=0)
+    num_epochs: int = column("Passes over the sequences", lower=0)
+    global_batch_sequences: int = column("Sequences in a full global batch", lower=1)
+    predicted_straggler_share: float | None = column(
+        "Straggler share by cost model over the plan; NULL for one rank", lower=0, upper=1
+    )
+    bound_straggler_share: float | None = column(
+        "Least any whole-sequence placement of these batches can reach", lower=0, upper=1
+    )
+    collision_share: float | None = column(
+        "Share of a batch's distinct rows that the batch before also touches", lower=0, upper=1
+    )
+    instance_type: str = column("Instance whose price is applied")
+    device_hour_cost: float = column("Price of one device-hour of that instance", lower=0)
+    currency: str = column("ISO 4217 code of every cost of this run")
+    started_unix_ns: int = column("Start, UTC", unit="ns", lower=0)
+    seqscale_version: str = column("Version of seqscale that ran")
+
+
+@table("fact_step", key=("run_id", "rank", "step"), grain="one training step on one rank")
+class FactStep:
+    """Where the time of one step on one rank went; the parts sum to the window.
+
+    window_s = busy_s + straggler_wait_s + exposed_comm_s + exposed_copy_s + data_wait_s
+    + host_wait_s + kernel_gap_s + unattributed_s, NULL counting 0.
+    """
+
+    run_id: str = column("The run")
+    pipeline_id: str = column("The pipeline")
+    attempt: int = column("Start of the training, from 0", lower=0)
+    rank: int = column("Rank", lower=0)
+    step: int = column("Global batch of the plan, from 0", lower=0)
+    epoch: int = column("Epoch, from 0", lower=0)
+    block: int = column("Block of steps that ran without changing the arm, from 0", lower=0)
+    started_unix_ns: int = column("Start of the window, UTC", unit="ns", lower=0)
+    window_s: float = column("Length of the window; windows tile a block", unit="s", lower=0)
+    busy_s: float = column("The rank's own work", unit="s", lower=0)
+    straggler_wait_s: float | None = column(
+        "Blocked in a collective before the last rank arrived at it", unit="s", lower=0
+    )
+    exposed_comm_s: float | None = column("Blocked in a collective after that", unit="s", lower=0)
+    exposed_copy_s: float = column("Blocked in a copy", unit="s", lower=0)
+    data_wait_s: float = column("Waited for the next batch", unit="s", lower=0)
+    host_wait_s: float | None = column(
+        "Device idle before a late launch; NULL on CPU", unit="s", lower=0
+    )
+    kernel_gap_s: float | None = column(
+        "Short gaps between kernels; NULL on CPU", unit="s", lower=0
+    )
+    unattributed_s: float = column("What no other part explains", unit="s", lower=0)
+    exposed_comm_total_s: float = column(
+        "All blocked communication: straggler wait plus wire", unit="s", lower=0
+    )
+    comm_s: float = column("Time in which a collective was in flight", unit="s", lower=0)
+    overlapped_comm_s: float = column("The part of comm_s under compute", unit="s", lower=0)
+    cpu_s: float = column("CPU time of the rank's own work", unit="s", lower=0)
+    predicted_cost_s: float = column(
+        "Cost of the rank's sequences by cost model", unit="s", lower=0
+    )
+    num_sequences: int = column("Sequences on this rank", lower=0)
+    num_tokens: int = column("Events on this rank", lower=0)
+    num_targets: int = column("Positions with a target on this rank", lower=0)
+    loss_sum: float = column("Sum of the losses of this rank's targets")
+    num_rows: int = column("Distinct embedding rows this rank needed", lower=0)
+    num_rows_ahead: int = column("Of these, fetched during the step before", lower=0)
+    sent_bytes: int = column("Bytes this rank sent to others", unit="bytes", lower=0)
+
+
+@table(
+    "fact_device_sample",
+    key=("pipeline_id", "host", "device_id", "sampled_unix_ns"),
+    grain="one sample of one device",
+)
+class FactDeviceSample:
+    """What a device was doing at a moment. Missing is NULL, never 0."""
+
+    pipeline_id: str = column("The pipeline during which it was taken")
+    attempt: int = column("Start of the training, from 0", lower=0)
+    host: str = column("Host name")
+    device_id: str = column("'cpu' or the GPU's UUID")
+    device_name: str = column("Model of the device")
+    sampled_unix_ns: int = column("When, UTC", unit="ns", lower=0)
+    interval_s: float = column("Time since the sample before", unit="s", lower=0)
+    utilization_share: float | None = column(
+        "Share of the interval with any work", lower=0, upper=1
+    )
+    memory_used_bytes: int | None = column("Memory in use", unit="bytes", lower=0)
+    memory_total_bytes: int | None = column("Memory of the device", unit="bytes", lower=0)
+    power_w: float | None = column("Power drawn", unit="W", lower=0)
+    sampler_cpu_s: float = column("CPU time the sampler itself has used so far", unit="s", lower=0)
+
+
+@table(
+    "fact_evaluation", key=("run_id", "split", "ranker"), grain="one ranker on one split of one run"
+)
+class FactEvaluation:
+    """Quality by full ranking over all items, every user once."""
+
+    run_id: str = column("The run")
+    pipeline_id: str = column("The pipeline")
+    attempt: int = column("Start of the training, from 0", lower=0)
+    split: str = column("validation or test")
+    ranker: str = column("model or popularity")
+    num_users: int = column("Users evaluated", lower=0)
+    num_cold_targets: int = column("Targets never seen in training; scored as misses", lower=0)
+    hr_at_10: float = column("Share of users whose target is among the first ten", lower=0, upper=1)
+    ndcg_at_10: float = column(
+        "Mean of 1/log2(1+rank) for ranks up to ten, else 0", lower=0, upper=1
+    )
+    mrr: float = column("Mean of 1/rank over all ranks", lower=0, upper=1)
+    parameters_sha256: str = column("Hash of the parameters that were evaluated")
+
+
+@table("dim_model", key=("run_id",), grain="one run in MLflow, and its registered version if any")
+class DimModel:
+    """Where a run stands in MLflow."""
+
+    run_id: str = column("The run")
+    pipeline_id: str = column("The pipeline")
+    mlflow_run_id: str = column("MLflow's id of this arm's run")
+    mlflow_parent_run_id: str = column("MLflow's id of the pipeline's run")
+    model_name: str | None = column("Registered model, NULL when this arm was not registered")
+    model_version: str | None = column("Registered version")
+    model_alias: str | None = column("Alias given to that version")

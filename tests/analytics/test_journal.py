@@ -1,0 +1,93 @@
+"""What was written is read; a torn last line of an open segment is no error, anything else is."""
+
+from pathlib import Path
+
+import pytest
+
+from analytics.errors import JournalError
+from analytics.journal import JournalWriter, read_journal, segments, tables_in
+from analytics.schema import DimDataset, FactDroppedRows
+
+
+def dropped(count: int) -> FactDroppedRows:
+    return FactDroppedRows(dataset_id="d", reason=f"reason {count}", num_rows=count)
+
+
+def written(directory: Path, writer: str, *counts: int) -> None:
+    with JournalWriter(directory, writer) as journal:
+        for count in counts:
+            journal.write(dropped(count))
+
+
+def counts(directory: Path) -> list[int]:
+    return [r.num_rows for r in read_journal(directory, FactDroppedRows).records]
+
+
+def test_closed_segments_are_read_by_writer_then_in_order(tmp_path: Path) -> None:
+    written(tmp_path, "rank-00001", 3, 4)
+    written(tmp_path, "rank-00000", 1, 2)
+    assert counts(tmp_path) == [1, 2, 3, 4]
+    assert tables_in(tmp_path) == ["fact_dropped_rows"]
+    assert read_journal(tmp_path, DimDataset).records == []
+
+
+def test_a_writer_that_comes_back_starts_a_new_segment(tmp_path: Path) -> None:
+    written(tmp_path, "rank-00000", 1)
+    written(tmp_path, "rank-00000", 2)
+    names = [path.name for path in segments(tmp_path, "fact_dropped_rows")]
+    assert names == ["rank-00000-000000.jsonl", "rank-00000-000001.jsonl"]
+    assert counts(tmp_path) == [1, 2]
+
+
+def test_records_of_a_killed_writer_are_there_without_a_close(tmp_path: Path) -> None:
+    journal = JournalWriter(tmp_path, "rank-00000")
+    journal.write(dropped(1))
+    journal.write(dropped(2))
+    assert counts(tmp_path) == [1, 2]
+    journal.close()
+
+
+def test_a_torn_last_line_of_an_open_segment_is_skipped_and_counted(tmp_path: Path) -> None:
+    journal = JournalWriter(tmp_path, "rank-00000")
+    journal.write(dropped(1))
+    (path,) = segments(tmp_path, "fact_dropped_rows")
+    with path.open("a") as file:
+        file.write('{"dataset_id": "d", "rea')
+    read = read_journal(tmp_path, FactDroppedRows)
+    assert ([r.num_rows for r in read.records], read.num_torn_lines) == ([1], 1)
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"dataset_id": "d", "rea', "line 2: the line is not JSON.*closed.*'seqscale load R'"),
+        ('{"dataset_id": "d", "reason": "x", "num_rows": "y"}', "line 2: 'num_rows' is 'y'"),
+        ('["a list"]', "line 2: "),
+        ("", "line 2: the line is not JSON"),
+    ],
+)
+def test_a_bad_line_of_a_closed_segment_is_named(tmp_path: Path, line: str, message: str) -> None:
+    written(tmp_path, "rank-00000", 1)
+    (path,) = segments(tmp_path, "fact_dropped_rows")
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(JournalError, match=f"rank-00000-000000.jsonl {message}"):
+        read_journal(tmp_path, FactDroppedRows, hint="seqscale load R")
+
+
+def test_a_bad_line_in_the_middle_of_an_open_segment_is_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "fact_dropped_rows"
+    folder.mkdir()
+    (folder / "rank-00000-000000.jsonl.open").write_text("torn\n{}\n")
+    with pytest.raises(JournalError, match=r"line 1: .*not its last line"):
+        read_journal(tmp_path, FactDroppedRows)
+
+
+def test_two_writers_of_one_name_never_overwrite_each_other(tmp_path: Path) -> None:
+    first, second = JournalWriter(tmp_path, "sampler"), JournalWriter(tmp_path, "sampler")
+    first.write(dropped(1))
+    second.write(dropped(2))  # the first is still open, so this is a segment of its own
+    first.close()
+    second.close()
+    assert counts(tmp_path) == [1, 2]

@@ -1,0 +1,236 @@
+"""What a run is: data, model, training and price, each a frozen record with its bounds.
+
+Standard library only, so that the flow, the command line and the ranks read the same record.
+A configuration travels as JSON; its hash names it in caches and in the warehouse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from analytics.errors import ConfigError
+
+PLACEMENTS = ("random_equal", "lpt_free")
+SCHEDULES = ("synchronous", "exclusive_ahead")
+
+Config = TypeVar("Config")
+
+
+def _bounded(name: str, value: float, lower: float, upper: float) -> None:
+    if not lower <= value <= upper:
+        raise ConfigError(
+            f"{name} is {value!r}; it must lie between {lower:g} and {upper:g}. "
+            f"Change {name} in the recipe or on the command line."
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """SASRec: causal attention over a user's history, scores by cosine with the item table."""
+
+    embedding_dim: int = 64  # width of item rows and of the hidden state
+    num_blocks: int = 2
+    num_heads: int = 2
+    ffn_dim: int = 128  # width inside the feed-forward part
+    dropout: float = 0.2  # share of hidden units dropped, on inputs and on both residual branches
+    max_length: int = 4096  # longest training history [events]; longer ones keep the newest
+    temperature: float = 0.05  # divides the cosine before the softmax
+
+    def __post_init__(self) -> None:
+        _bounded("embedding_dim", self.embedding_dim, 4, 4096)
+        _bounded("num_blocks", self.num_blocks, 1, 64)
+        _bounded("num_heads", self.num_heads, 1, 64)
+        _bounded("ffn_dim", self.ffn_dim, 4, 65536)
+        _bounded("dropout", self.dropout, 0.0, 0.9)
+        _bounded("max_length", self.max_length, 2, 1_000_000)
+        _bounded("temperature", self.temperature, 1e-3, 10.0)
+        if self.embedding_dim % self.num_heads or self.embedding_dim % 4:
+            raise ConfigError(
+                f"embedding_dim is {self.embedding_dim}; it must be a multiple of 4 and of "
+                f"num_heads ({self.num_heads})."
+            )
+
+    @property
+    def max_trained_events(self) -> int:
+        """Events of a history that are trained on: max_length inputs and the last one's target."""
+        return self.max_length + 1
+
+    @property
+    def max_history(self) -> int:
+        """Events of a history worth keeping: those trained on and the two held out."""
+        return self.max_trained_events + 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How the model is trained; the same for every arm."""
+
+    num_epochs: int = 10
+    global_batch_sequences: int = 32  # sequences in one optimiser step over all ranks
+    block_steps: int = 10  # steps that an arm runs before the next arm takes its turn
+    num_negatives: int = 128  # negatives a sequence, shared by its positions
+    table_learning_rate: float = 0.1  # row-wise Adagrad, item table
+    dense_learning_rate: float = 2e-3  # AdamW, everything else
+    weight_decay: float = 0.0  # AdamW's, on matrices only
+    seed: int = 1
+    collective_timeout_s: int = 45  # a rank that waits longer than this ends with the reason
+
+    def __post_init__(self) -> None:
+        _bounded("num_epochs", self.num_epochs, 1, 10_000)
+        _bounded("global_batch_sequences", self.global_batch_sequences, 1, 10_000_000)
+        _bounded("block_steps", self.block_steps, 1, 1_000_000)
+        _bounded("num_negatives", self.num_negatives, 1, 1_000_000)
+        _bounded("table_learning_rate", self.table_learning_rate, 0.0, 100.0)
+        _bounded("dense_learning_rate", self.dense_learning_rate, 0.0, 100.0)
+        _bounded("weight_decay", self.weight_decay, 0.0, 10.0)
+        _bounded("seed", self.seed, 0, 2**31 - 1)
+        _bounded("collective_timeout_s", self.collective_timeout_s, 5, 3600)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArmConfig:
+    """One way to place and to schedule the same global batches."""
+
+    name: str
+    placement: str
+    schedule: str
+
+    def __post_init__(self) -> None:
+        if self.placement not in PLACEMENTS:
+            raise ConfigError(
+                f"placement is {self.placement!r}; known are {', '.join(PLACEMENTS)}."
+            )
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(f"schedule is {self.schedule!r}; known are {', '.join(SCHEDULES)}.")
+
+
+BASELINE = ArmConfig(name="baseline", placement="random_equal", schedule="synchronous")
+BALANCED = ArmConfig(name="balanced", placement="lpt_free", schedule="exclusive_ahead")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A whole run: model, training, arms and ranks."""
+
+    recipe: str
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    arms: tuple[ArmConfig, ...] = (BASELINE, BALANCED)
+    num_ranks: int = 2
+    min_history: int = 5  # users with fewer events are dropped: nothing to train or to test on
+
+    def __post_init__(self) -> None:
+        _bounded("num_ranks", self.num_ranks, 1, 4096)
+        _bounded("min_history", self.min_history, 4, 1_000_000)
+        if self.train.global_batch_sequences < self.num_ranks:
+            raise ConfigError(
+                f"global_batch_sequences is {self.train.global_batch_sequences}, fewer than the "
+                f"{self.num_ranks} ranks, so some ranks would never work. Raise --batch to at "
+                f"least {self.num_ranks} or lower --ranks."
+            )
+        names = [arm.name for arm in self.arms]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(f"arms are named {names}; at least one is needed, each name once.")
+
+    def sha256(self) -> str:
+        """Hash of the whole configuration; equal configurations have equal hashes."""
+        return content_hash(to_json(self))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainJob:
+    """Everything the ranks of one attempt need, handed over as one JSON file.
+
+    Folders are absolute paths. `device_hour_cost` is the price of one device of `instance_type`.
+    """
+
+    pipeline_id: str
+    attempt: int
+    config: RunConfig
+    dataset_id: str
+    store_dir: str
+    plan_dir: str
+    attempt_dir: str  # journal/, parameters and evaluations of this attempt
+    instance_type: str
+    device_hour_cost: float
+    currency: str
+
+    def run_id(self, arm: str) -> str:
+        """The name of one arm of this pipeline."""
+        return f"{self.pipeline_id}-{arm}"
+
+    @property
+    def journal_dir(self) -> Path:
+        """Where ranks, sampler and evaluation write their records."""
+        return Path(self.attempt_dir) / "journal"
+
+    def parameters_path(self, arm: str) -> Path:
+        """The safetensors file with the arm's trained parameters, whole item table included."""
+        return Path(self.attempt_dir) / f"{arm}.safetensors"
+
+
+def read_job(path: Path) -> TrainJob:
+    """The job that a flow has written for its ranks.
+
+    Raises ConfigError when the file is missing or not a job.
+    """
+    try:
+        return from_json(TrainJob, path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: the job cannot be read ({error.strerror}). Start it with 'seqscale run'."
+        ) from error
+
+
+def to_json(config: Any) -> str:
+    """A configuration as JSON with sorted keys."""
+    return json.dumps(dataclasses.asdict(config), sort_keys=True, allow_nan=False)
+
+
+def from_json(kind: type[Config], text: str) -> Config:
+    """A configuration from its JSON.
+
+    Raises ConfigError when a key is unknown or missing, or a value out of bounds.
+    """
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"The configuration is not JSON: {error}.") from error
+    built: Config = _build(kind, raw)
+    return built
+
+
+def content_hash(text: str) -> str:
+    """SHA-256 of a text, in hex."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def _build(kind: Any, raw: Any) -> Any:
+    """A dataclass from nested plain values, guided by its type hints."""
+    hints = typing.get_type_hints(kind)
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{kind.__name__}: expected named settings, found {raw!r}.")
+    unknown = sorted(set(raw) - set(hints))
+    if unknown:
+        raise ConfigError(
+            f"{kind.__name__}: unknown setting '{unknown[0]}'; known are {', '.join(hints)}."
+        )
+    values: dict[str, Any] = {}
+    for name, value in raw.items():
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint):
+            values[name] = _build(hint, value)
+        elif typing.get_origin(hint) is tuple:
+            member = typing.get_args(hint)[0]
+            values[name] = tuple(_build(member, item) for item in value)
+        else:
+            values[name] = value
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{kind.__name__}: {error}.") from error
