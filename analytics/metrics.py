@@ -1,0 +1,225 @@
+"""The numbers that the receipt, the dashboard and the CSV downloads show: one function a question.
+
+Before: the views of analytics/sql/ on an open connection.   After: flows (receipt, MLflow) and
+dashboard/. Every function returns plain rows (dicts of text, whole numbers, floats, None), ready
+for JSON. Money is exact in the views (DECIMAL); here it is a float that prints the same six places.
+"""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+import duckdb
+
+Row = dict[str, Any]
+
+# Fixed order, one hue per cause on every page; words as a reader meets them.
+CAUSE_LABELS: dict[str, str] = {
+    "busy": "own work",
+    "straggler_wait": "waiting for the slowest rank",
+    "exposed_comm": "exchange on the wire",
+    "exposed_comm_total": "blocked in exchange",
+    "exposed_copy": "copies",
+    "data_wait": "waiting for data",
+    "host_wait": "late kernel launches",
+    "kernel_gap": "gaps between kernels",
+    "unattributed": "not attributed",
+}
+
+
+def pipelines(con: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Which pipelines are there, newest first: pipeline_id, dataset_name, num_runs, start, end.
+
+    `ended_unix_ns` is the end of the last recorded step, NULL when none was recorded.
+    """
+    return _rows(
+        con,
+        """
+        WITH steps AS (
+            SELECT
+                pipeline_id,
+                max(started_unix_ns + CAST(window_s * 1e9 AS BIGINT)) AS ended_unix_ns
+            FROM fact_step
+            GROUP BY pipeline_id
+        )
+
+        SELECT
+            dim_run.pipeline_id,
+            any_value(dim_dataset.dataset_name) AS dataset_name,
+            any_value(dim_dataset.num_users) AS num_users,
+            any_value(dim_dataset.num_items) AS num_items,
+            any_value(dim_run.world_size) AS world_size,
+            any_value(dim_run.device) AS device,
+            any_value(dim_run.host) AS host,
+            count(*) AS num_runs,
+            min(dim_run.started_unix_ns) AS started_unix_ns,
+            any_value(steps.ended_unix_ns) AS ended_unix_ns
+        FROM dim_run
+        LEFT JOIN dim_dataset ON dim_run.dataset_id = dim_dataset.dataset_id
+        LEFT JOIN steps ON dim_run.pipeline_id = steps.pipeline_id
+        GROUP BY dim_run.pipeline_id
+        ORDER BY started_unix_ns DESC, dim_run.pipeline_id DESC
+        """,
+        [],
+    )
+
+
+def run_efficiency(con: duckdb.DuckDBPyConnection, pipeline_id: str | None = None) -> list[Row]:
+    """How efficient was each run: the view run_efficiency, baseline first within a pipeline."""
+    return _rows(
+        con,
+        """
+        SELECT *
+        FROM run_efficiency
+        WHERE $pipeline_id IS NULL OR pipeline_id = $pipeline_id
+        ORDER BY pipeline_id, arm <> 'baseline', arm
+        """,
+        {"pipeline_id": pipeline_id},
+    )
+
+
+def run_causes(con: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
+    """Where one run's rank time and money went: busy first, then every measured cause."""
+    return _rows(
+        con,
+        "SELECT * FROM run_cause WHERE run_id = $run_id ORDER BY cause_rank",
+        {"run_id": run_id},
+    )
+
+
+def pipeline_causes(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
+    """The same for every arm of a pipeline, baseline first."""
+    return _rows(
+        con,
+        """
+        SELECT *
+        FROM run_cause
+        WHERE pipeline_id = $pipeline_id
+        ORDER BY arm <> 'baseline', arm, cause_rank
+        """,
+        {"pipeline_id": pipeline_id},
+    )
+
+
+def step_series(con: duckdb.DuckDBPyConnection, run_id: str, max_points: int = 500) -> list[Row]:
+    """How did a run's steps go: step time, loss and balance over at most `max_points` points.
+
+    A point stands for consecutive steps; step times are means, the loss is the mean of the steps'
+    losses per target, `straggler_share` is 1 - sum of means / sum of largest own work.
+    Raises ValueError when max_points is below 1.
+    """
+    if max_points < 1:
+        raise ValueError(f"max_points is {max_points}; at least one point is needed")
+    return _rows(
+        con,
+        """
+        WITH placed AS (
+            SELECT
+                *,
+                (row_number() OVER (ORDER BY step) - 1) * $max_points
+                // greatest(count(*) OVER (), $max_points) AS point
+            FROM step_balance
+            WHERE run_id = $run_id
+        )
+
+        SELECT
+            min(step) AS step,
+            count(*) AS num_points_steps,
+            avg(step_s) AS step_s,
+            avg(loss) AS loss,
+            CASE WHEN max(num_ranks) > 1
+                THEN 1 - sum(mean_busy_s) / nullif(sum(max_busy_s), 0)
+            END AS straggler_share
+        FROM placed
+        GROUP BY point
+        ORDER BY step
+        """,
+        {"run_id": run_id, "max_points": max_points},
+    )
+
+
+def quality(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
+    """How good are the recommendations: every ranker of every arm on the test split."""
+    return _rows(
+        con,
+        """
+        SELECT
+            fact_evaluation.run_id,
+            dim_run.arm,
+            fact_evaluation.ranker,
+            fact_evaluation.split,
+            fact_evaluation.num_users,
+            fact_evaluation.num_cold_targets,
+            fact_evaluation.hr_at_10,
+            fact_evaluation.ndcg_at_10,
+            fact_evaluation.mrr
+        FROM fact_evaluation
+        INNER JOIN dim_run ON fact_evaluation.run_id = dim_run.run_id
+        WHERE fact_evaluation.pipeline_id = $pipeline_id AND fact_evaluation.split = 'test'
+        ORDER BY dim_run.arm <> 'baseline', dim_run.arm, fact_evaluation.ranker
+        """,
+        {"pipeline_id": pipeline_id},
+    )
+
+
+def device_use(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
+    """What the sampler saw of each device: time-weighted use, largest memory, its own CPU share.
+
+    Samples without a value do not count as 0; NULL when a device never gave one.
+    """
+    return _rows(
+        con,
+        """
+        SELECT
+            host,
+            device_id,
+            any_value(device_name) AS device_name,
+            count(*) AS num_samples,
+            sum(utilization_share * interval_s)
+            / nullif(sum(interval_s) FILTER (WHERE utilization_share IS NOT NULL), 0)
+                AS utilization_share,
+            max(memory_used_bytes) AS memory_used_bytes,
+            max(memory_total_bytes) AS memory_total_bytes,
+            max(sampler_cpu_s) AS sampler_cpu_s,
+            sum(interval_s) AS sampled_s
+        FROM fact_device_sample
+        WHERE pipeline_id = $pipeline_id
+        GROUP BY host, device_id
+        ORDER BY host, device_id
+        """,
+        {"pipeline_id": pipeline_id},
+    )
+
+
+def price(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
+    """Which price was applied to a pipeline, from which list and of which day."""
+    return _rows(
+        con,
+        "SELECT * FROM dim_price WHERE pipeline_id = $pipeline_id ORDER BY instance_type",
+        {"pipeline_id": pipeline_id},
+    )
+
+
+def forecasts(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
+    """The predicted straggler share and its money by number of ranks and placement."""
+    return _rows(
+        con,
+        """
+        SELECT *
+        FROM fact_straggler_forecast
+        WHERE pipeline_id = $pipeline_id
+        ORDER BY num_ranks, placement DESC
+        """,
+        {"pipeline_id": pipeline_id},
+    )
+
+
+def _rows(con: duckdb.DuckDBPyConnection, query: str, parameters: Any) -> list[Row]:
+    cursor = con.execute(query, parameters)
+    names = [column[0] for column in cursor.description or []]
+    return [dict(zip(names, map(_plain, row), strict=True)) for row in cursor.fetchall()]
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, decimal.Decimal) else value
