@@ -1,0 +1,136 @@
+"""What test ranks do; a module of its own, because every rank imports it by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from analytics.journal import JournalWriter
+from analytics.store import StoreHeader, open_store, write_arrays, write_header
+from training.config import ArmConfig, ModelConfig, RunConfig, TrainConfig, TrainJob
+from training.evaluate import evaluate
+from training.parameters import gather_table
+from training.planning.cost import CostModel
+from training.planning.plan import make_plan, read_plan, write_plan
+from training.ranks import joined
+from training.trainer import Trainer
+
+COST = CostModel(t_step_s=1e-3, c0_s=1e-4, a_s=1e-5, b_s=1e-7, source="test")
+
+
+def make_store(path: Path, lengths: list[int], num_items: int) -> Path:
+    """A store of random histories of the given lengths."""
+    path.mkdir(parents=True)
+    total = sum(lengths)
+    rng = np.random.default_rng(7)
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    items = rng.integers(0, num_items, total).astype(np.int32)
+    write_arrays(path, items=items, times=np.arange(total, dtype=np.int64), offsets=offsets)
+    header = StoreHeader(
+        schema_version=1,
+        dataset_id="0" * 16,
+        dataset_name="made",
+        content_sha256="0" * 64,
+        source_sha256="0" * 64,
+        terms="none",
+        num_rows_read=total,
+        num_events=total,
+        num_users=len(lengths),
+        num_items=num_items,
+        dropped_rows={},
+        tied_share=0.0,
+        rules={},
+    )
+    write_header(path, header)
+    return path
+
+
+def make_job(
+    directory: Path,
+    store_dir: Path,
+    arms: tuple[ArmConfig, ...],
+    *,
+    num_ranks: int,
+    num_epochs: int = 1,
+    batch: int = 8,
+    **model: Any,
+) -> TrainJob:
+    """A planned job on a store, ready for its ranks."""
+    config = RunConfig(
+        recipe="test",
+        model=ModelConfig(
+            **({"embedding_dim": 16, "num_blocks": 1, "ffn_dim": 16, "max_length": 64} | model)
+        ),
+        train=TrainConfig(
+            num_epochs=num_epochs,
+            global_batch_sequences=batch,
+            num_negatives=8,
+            block_steps=4,
+            collective_timeout_s=30,
+        ),
+        arms=arms,
+        num_ranks=num_ranks,
+    )
+    store = open_store(store_dir)
+    plan_dir, attempt_dir = directory / "plan", directory / "attempt-0"
+    plan_dir.mkdir(parents=True)
+    attempt_dir.mkdir()
+    plan = make_plan(
+        store.training_lengths(),
+        COST,
+        arms,
+        num_ranks=num_ranks,
+        batch_sequences=batch,
+        num_epochs=num_epochs,
+        seed=config.train.seed,
+    )
+    write_plan(plan, plan_dir)
+    return TrainJob(
+        pipeline_id="p",
+        attempt=0,
+        config=config,
+        dataset_id="0" * 16,
+        store_dir=str(store_dir),
+        plan_dir=str(plan_dir),
+        attempt_dir=str(attempt_dir),
+        instance_type="none",
+        device_hour_cost=3.6,
+        currency="USD",
+    )
+
+
+def train(rank: int, world_size: int, init_method: str, job: TrainJob) -> dict[str, Any]:
+    """Train every arm; returns each arm's state at the end (tables on rank 0 only)."""
+    store, plan = open_store(Path(job.store_dir)), read_plan(Path(job.plan_dir))
+    timeout = job.config.train.collective_timeout_s
+    with joined(timeout, init_method=init_method, rank=rank, world_size=world_size) as group:
+        with JournalWriter(job.journal_dir, f"rank-{rank:05d}") as journal:
+            trainer = Trainer(job, store, plan, group, journal)
+            trainer.run()
+        return {
+            name: {
+                "table": _numpy(gather_table(arm.table, group)),
+                "accumulator": arm.table.accumulator_M.numpy(),
+                "weight": arm.table.weight_MD.numpy(),
+                "dense": {k: v.numpy() for k, v in arm.dense.model.state_dict().items()},
+            }
+            for name, arm in trainer.arms.items()
+        }
+
+
+def evaluate_job(
+    rank: int, world_size: int, init_method: str, job: TrainJob
+) -> list[dict[str, Any]]:
+    """Evaluate a trained job."""
+    timeout = job.config.train.collective_timeout_s
+    with joined(timeout, init_method=init_method, rank=rank, world_size=world_size) as group:
+        records = evaluate(job, open_store(Path(job.store_dir)), group)
+    return [dataclasses.asdict(record) for record in records]
+
+
+def _numpy(table: torch.Tensor | None) -> Any:
+    return None if table is None else table.numpy()
