@@ -113,8 +113,12 @@ def _spawn(command: list[str], rank_files: Path | None) -> int:
     keeps the streams as they are.
     """
     supervisor = os.getpid()
+    # held back over the fork: a signal that came before SIG_DFL would meet the inherited handler,
+    # which does nothing, and be lost
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
         return pid
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -123,6 +127,7 @@ def _spawn(command: list[str], rank_files: Path | None) -> int:
         signal.set_wakeup_fd(-1)
         for number in (*_STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if rank_files is not None:
             log = os.open(f"{rank_files}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
