@@ -102,7 +102,7 @@ def find_time_rule(
         f"{source.path}: {num_bad} of {num_rows} values of column "
         f"'{source.names[source.time]}' are not times; the first is "
         f"{unreadable_cell(connection, source, first)}. Expected epoch seconds, "
-        " milliseconds, microseconds or nanoseconds, or ISO 8601 such as "
+        "milliseconds, microseconds or nanoseconds, or ISO 8601 such as "
         "2024-01-31T12:00:00Z. Mend the column, or name another with --time COLUMN."
     )
 

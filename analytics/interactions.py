@@ -84,11 +84,14 @@ def prepare(
     max_history: int,
     dataset_name: str | None = None,
     terms: str = "unknown",
+    drop_unparsable_times: bool = False,
     memory_limit_gib: float | None = None,
 ) -> PreparedData:
     """Read a file of interactions into a sequence store and say what became of its rows.
 
     min_history, max_history: users with fewer rows are dropped, of longer ones the newest stay.
+    drop_unparsable_times: drop and count rows whose time cannot be read, instead of refusing the
+    file; a file in which more than half cannot be read is refused all the same.
     memory_limit_gib: DuckDB's share of memory [GiB]; None: 2 GiB, or half of a smaller machine.
     Raises InputError for what the file causes, StoreError when stores_dir cannot be written.
     """
@@ -107,6 +110,7 @@ def prepare(
                 bounds=(min_history, max_history),
                 name=dataset_name or source.name,
                 terms=terms,
+                drop_unparsable_times=drop_unparsable_times,
                 memory_limit_gib=memory_limit_gib,
             )
     except OSError as error:
@@ -144,6 +148,7 @@ def _prepare_in(
     bounds: tuple[int, int],
     name: str,
     terms: str,
+    drop_unparsable_times: bool,
     memory_limit_gib: float | None,
 ) -> PreparedData:
     with _connect(folder, memory_limit_gib) as connection:
@@ -152,6 +157,16 @@ def _prepare_in(
         rule = find_time_rule(connection, source, num_read)
         result = build_sequences(connection, rule.sql, min_history=bounds[0], max_history=bounds[1])
         dropped = result.by_reason
+        bad_cell = None
+        if result.first_unparsable_row is not None:
+            bad_cell = unreadable_cell(connection, source, result.first_unparsable_row)
+            if not drop_unparsable_times:
+                raise InputError(
+                    f"{path}: {dropped['unparsable_time']} of {num_read} values of column "
+                    f"'{source.names[source.time]}' are not times ({rule.words}); the first is "
+                    f"{bad_cell}. Mend these rows, or give --drop-unparsable-times to leave them "
+                    "out and count them."
+                )
         store_folder = folder / "store"
         store_folder.mkdir(mode=0o700)
         arrays = collect_arrays(connection, folder)
@@ -161,10 +176,8 @@ def _prepare_in(
         rules = _rules(source, rule.words, bounds)
         content = hash_maps(connection, Digest(arrays), json.dumps([rules, num_read, dropped]))
         export_tables(connection, store_folder)
-        if result.first_unparsable_row is not None:
-            rules["first_unparsable_time"] = unreadable_cell(
-                connection, source, result.first_unparsable_row
-            )
+        if bad_cell is not None:
+            rules["first_unparsable_time"] = bad_cell
     write_arrays(store_folder, items=arrays.items, times=arrays.times, offsets=arrays.offsets)
     header = StoreHeader(
         schema_version=SCHEMA_VERSION,

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import torch
+from torch.distributed.elastic.multiprocessing.errors import record
 
 from training.config import ModelConfig, RunConfig, from_json
 from training.model import JaggedBatch, SASRec
@@ -95,6 +96,7 @@ def calibrate(config: RunConfig, lengths: list[int], num_items: int) -> CostMode
     )
 
 
+@record
 def main() -> None:
     """Calibrate and write the coefficients aside, then rename."""
     parser = argparse.ArgumentParser(prog="python -m training.calibrate")

@@ -10,6 +10,7 @@ import duckdb
 import numpy as np
 import pytest
 
+from analytics.errors import InputError
 from analytics.interactions import InteractionColumns, PreparedData, dataset_records, prepare
 from analytics.store import open_store
 
@@ -22,7 +23,12 @@ def shared(name: str) -> Path:
 
 
 def prepared(
-    path: Path, *, min_history: int = 1, max_history: int = 10_000, **columns: str
+    path: Path,
+    *,
+    min_history: int = 1,
+    max_history: int = 10_000,
+    drop_unparsable_times: bool = False,
+    **columns: str,
 ) -> PreparedData:
     return prepare(
         path,
@@ -30,6 +36,7 @@ def prepared(
         columns=InteractionColumns(**columns),
         min_history=min_history,
         max_history=max_history,
+        drop_unparsable_times=drop_unparsable_times,
     )
 
 
@@ -187,6 +194,7 @@ def test_every_dropped_row_has_one_reason(tmp_path: Path) -> None:
         """,
         min_history=2,
         max_history=2,
+        drop_unparsable_times=True,
     )
     # line 8 of the text counts the blank line, so 'soon' stands in line 6
     assert data.num_rows_read == 11
@@ -205,6 +213,17 @@ def test_every_dropped_row_has_one_reason(tmp_path: Path) -> None:
     assert data.num_items == 3  # 'old' is gone, and its number with it
     assert rules(data)["first_unparsable_time"] == "'soon' in line 6"
     assert sorted(set(open_store(Path(data.store_dir)).items.tolist())) == [0, 1, 2]
+
+
+def test_a_file_with_an_unparsable_time_is_refused_unless_told_to_drop_it(tmp_path: Path) -> None:
+    lines = [f"{user},{item},{item}" for user in "ab" for item in range(1, 6)]
+    text = "\n".join(["user,item,time", *lines[:4], "a,6,soon", *lines[4:], "b,7,", ""])
+    # header 1, four rows 2-5, so the first of the two bad ones is line 6
+    with pytest.raises(InputError, match=r"2 of 12 values .* the first is 'soon' in line 6"):
+        from_text(tmp_path, text)
+    data = from_text(tmp_path, text, drop_unparsable_times=True)
+    assert (data.num_rows_read, data.num_rows_kept) == (12, 10)
+    assert data.dropped_rows["unparsable_time"] == 2
 
 
 def test_records_of_a_set_say_what_was_read_kept_and_dropped(tmp_path: Path) -> None:

@@ -1,0 +1,256 @@
+"""The door: `seqscale`, one command for each thing a person does.
+
+Before: a person or a script.   After: the room that does the work, imported inside its command, so
+that `seqscale --help` answers at once.
+Exit codes: 0 done; 2 a mistake of the user's, a file's or the machine's, with one message on
+standard error; 130 interrupted; anything else is a fault of ours and shows its traceback.
+Standard output holds the result alone, with --json exactly one JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analytics.errors import SeqscaleError
+
+RUNS_DIR = Path("runs")
+DEFAULT_DATASET = "ml-100k"
+DEFAULT_INSTANCE = "p5.48xlarge"
+DEFAULT_PROFILE_COST = "hstu-8x1024@h100"
+
+app = typer.Typer(
+    name="seqscale",
+    help="Find and remove the bubbles of distributed sequential-recommender training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+RunsDir = Annotated[Path, typer.Option(help="Folder of warehouse, MLflow store and runs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+User = Annotated[str | None, typer.Option(help="Column of users; found by name when left out.")]
+Item = Annotated[str | None, typer.Option(help="Column of items; found by name when left out.")]
+Time = Annotated[str | None, typer.Option(help="Column of times; found by name when left out.")]
+DropTimes = Annotated[
+    bool,
+    typer.Option("--drop-unparsable-times", help="Leave rows with unreadable times out and count."),
+]
+Instance = Annotated[str, typer.Option(help="Cloud instance whose price is applied.")]
+Region = Annotated[
+    str | None, typer.Option(help="Region of the price; the list's own if left out.")
+]
+Currency = Annotated[str, typer.Option(help="ISO 4217 code that every cost is given in.")]
+Rates = Annotated[Path | None, typer.Option(help="CSV of dated rates for another currency.")]
+
+
+@app.command()
+def run(
+    interactions: Annotated[
+        Path | None, typer.Option(help="CSV or Parquet file; MovieLens-100K when left out.")
+    ] = None,
+    user: User = None,
+    item: Item = None,
+    time: Time = None,
+    drop_unparsable_times: DropTimes = False,
+    runs_dir: RunsDir = RUNS_DIR,
+    recipe: Annotated[str, typer.Option(help="Complete configuration by name.")] = "demo_cpu",
+    ranks: Annotated[int | None, typer.Option(help="Ranks (processes) to train on.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences in one global batch.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of plan, negatives and dropout.")] = None,
+    instance: Instance = DEFAULT_INSTANCE,
+    region: Region = None,
+    currency: Currency = "USD",
+    rates: Rates = None,
+    retries: Annotated[
+        int, typer.Option(min=0, max=10, help="New attempts after a training that ended badly.")
+    ] = 0,
+    pipeline_id: Annotated[
+        str | None, typer.Option(help="Name of this start and its folder; made up when left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the whole pipeline: prepare, profile, plan, train, evaluate, register, load, export."""
+    from analytics.interactions import InteractionColumns
+    from flows.console import reporting
+    from flows.receipt import show
+    from flows.request import RunRequest, configure, new_pipeline_id
+    from flows.run import run as run_pipeline
+    from infra.prices import price
+    from training.recipes import recipe as recipe_named
+
+    config = configure(recipe_named(recipe), ranks=ranks, batch=batch, epochs=epochs, seed=seed)
+    name = pipeline_id or new_pipeline_id()
+    cost = price(instance, region=region, currency=currency, rates=rates, pipeline_id=name)
+    with reporting():
+        columns = InteractionColumns(user=user, item=item, time=time)
+        source = _source(interactions, columns)
+        request = RunRequest(
+            pipeline_id=name,
+            runs_dir=str(runs_dir.resolve()),
+            config=config,
+            price=cost,
+            num_train_retries=retries,
+            drop_unparsable_times=drop_unparsable_times,
+            **source,
+        )
+        receipt = run_pipeline(request)
+    _print(receipt, as_json, show)
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="Name of a public data set, such as ml-100k.")],
+    as_json: AsJson = False,
+) -> None:
+    """Get a public data set into the cache, its checksum checked, and tell its terms."""
+    from analytics.catalogue import CATALOGUE, default_cache_dir, download_note
+    from analytics.catalogue import fetch as fetch_named
+
+    path = fetch_named(name, default_cache_dir())
+    entry = CATALOGUE[name]
+    note = download_note(entry, path)
+    result = {"name": name, "path": str(path), "title": entry.title, "terms": entry.terms}
+    lines = f"{entry.title}\n{path}\n{note}\nterms: {entry.terms}"
+    _print({**result, "note": note}, as_json, lambda _: typer.echo(lines))
+
+
+@app.command()
+def profile(
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet file of interactions.")],
+    gpus: Annotated[int, typer.Option(min=2, help="GPUs the forecast is for.")] = 64,
+    instance: Instance = DEFAULT_INSTANCE,
+    region: Region = None,
+    currency: Currency = "USD",
+    rates: Rates = None,
+    sequences_per_rank: Annotated[
+        int, typer.Option(min=1, help="Mean sequences of a GPU in one global batch.")
+    ] = 32,
+    cost_model: Annotated[
+        str, typer.Option(help="Stated cost coefficients: a model on a device.")
+    ] = DEFAULT_PROFILE_COST,
+    user: User = None,
+    item: Item = None,
+    time: Time = None,
+    drop_unparsable_times: DropTimes = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the batches drawn.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what imbalance would cost on many GPUs, from a file alone and without torch."""
+    from analytics.interactions import InteractionColumns
+    from flows.console import reporting
+    from flows.profiling import profile_file, show
+    from infra.prices import price
+
+    with reporting():
+        result = profile_file(
+            file,
+            columns=InteractionColumns(user=user, item=item, time=time),
+            price=price(instance, region=region, currency=currency, rates=rates),
+            num_gpus=gpus,
+            sequences_per_rank=sequences_per_rank,
+            cost_name=cost_model,
+            seed=seed,
+            drop_unparsable_times=drop_unparsable_times,
+        )
+    _print(result.plain(), as_json, lambda _: show(result))
+
+
+@app.command()
+def load(
+    pipeline_dir: Annotated[
+        Path | None, typer.Argument(help="One run's folder, such as runs/r7; all when left out.")
+    ] = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Runs folder; the run's parent, or 'runs', if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Load journals into the warehouse and publish it; twice changes nothing."""
+    import dataclasses
+
+    from analytics.warehouse import load as load_journals
+    from analytics.warehouse import publish
+
+    runs = runs_dir or (pipeline_dir.resolve().parent if pipeline_dir else RUNS_DIR)
+    report = load_journals(runs, [pipeline_dir.resolve().name] if pipeline_dir else None)
+    path = publish(runs)
+    result = {**dataclasses.asdict(report), "warehouse": str(path)}
+    rows = "\n".join(f"{name}: {number:,} rows" for name, number in report.rows.items())
+    torn = f"{report.num_torn_lines:,} half-written last lines were skipped"
+    _print(result, as_json, lambda _: typer.echo(f"{rows}\n{torn}\npublished: {path}"))
+
+
+@app.command()
+def export(runs_dir: RunsDir = RUNS_DIR, as_json: AsJson = False) -> None:
+    """Write every table and the efficiency view as CSV, with a manifest."""
+    import dataclasses
+
+    from analytics.export import export as export_tables
+
+    report = export_tables(runs_dir)
+    lines = [f"{name}: {number:,} rows" for name, number in report.rows.items()]
+    text = "\n".join([*lines, f"manifest: {report.manifest}"])
+    _print(dataclasses.asdict(report), as_json, lambda _: typer.echo(text))
+
+
+@app.command()
+def dashboard(
+    runs_dir: RunsDir = RUNS_DIR,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this host.")] = 8501,
+    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+) -> None:
+    """Show the published warehouse in a browser, on this host only, until interrupted."""
+    from flows.dashboard_child import serve
+
+    raise typer.Exit(serve(runs_dir, port=port, open_browser=browser))
+
+
+def main() -> None:
+    """The console script: one message and a code for what is not a fault of ours; Typer answers an
+    interrupt with 130, after the flow has loaded what was recorded.
+    """
+    try:
+        app()
+    except SeqscaleError as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        sys.exit(2)
+
+
+def _source(interactions: Path | None, columns: Any) -> dict[str, Any]:
+    """What is read and by which columns: the given file, or the catalogue's MovieLens-100K."""
+    from analytics.catalogue import CATALOGUE, default_cache_dir, fetch
+
+    if interactions is not None:
+        return {
+            "interactions": str(interactions.resolve()),
+            "user_column": columns.user,
+            "item_column": columns.item,
+            "time_column": columns.time,
+        }
+    entry = CATALOGUE[DEFAULT_DATASET]
+    return {
+        "interactions": str(fetch(DEFAULT_DATASET, default_cache_dir())),
+        "dataset_name": DEFAULT_DATASET,
+        "terms": entry.terms,
+        "user_column": columns.user or entry.columns.user,
+        "item_column": columns.item or entry.columns.item,
+        "time_column": columns.time or entry.columns.time,
+    }
+
+
+def _print(result: Any, as_json: bool, show: Any) -> None:
+    if as_json:
+        typer.echo(json.dumps(result, ensure_ascii=False, allow_nan=False))
+    else:
+        show(result)
+
+
+if __name__ == "__main__":
+    main()

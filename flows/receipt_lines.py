@@ -1,0 +1,140 @@
+"""How each figure of the receipt is worded and written; NULL is a dash, never a nought.
+
+Before: plain rows from analytics/metrics.py.   After: flows/receipt.py lays them out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from flows.request import RunRequest
+
+Json = dict[str, Any]
+MISSING = "-"
+
+
+def milliseconds(value: float) -> str:
+    """Seconds as milliseconds."""
+    return f"{value * 1e3:,.1f} ms"
+
+
+def percent(value: float) -> str:
+    """A share as per cent."""
+    return f"{value * 100:.1f} %"
+
+
+def figure(value: float) -> str:
+    """A quality figure, three places."""
+    return f"{value:.3f}"
+
+
+def rate(value: float) -> str:
+    """Something per second."""
+    return f"{value:,.1f} /s"
+
+
+def count(value: float) -> str:
+    """A whole number."""
+    return f"{value:,.0f}"
+
+
+# label, column of run_efficiency, how it is written
+ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("step time", "step_s", milliseconds),
+    ("samples", "samples_per_s", rate),
+    ("straggler share, predicted", "predicted_straggler_share", percent),
+    ("straggler share, least possible", "bound_straggler_share", percent),
+    ("straggler share, measured", "straggler_share", percent),
+    ("straggler share, in CPU time", "straggler_cpu_share", percent),
+    ("bubble", "bubble_share", percent),
+    ("  waiting for the slowest rank", "straggler_wait_share", percent),
+    ("  exchange on the wire", "exposed_comm_share", percent),
+    ("  copies", "exposed_copy_share", percent),
+    ("  waiting for data", "data_wait_share", percent),
+    ("  late launches", "host_wait_share", percent),
+    ("  kernel gaps", "kernel_gap_share", percent),
+    ("  not attributed", "unattributed_share", percent),
+    ("exchange under compute", "overlap_share", percent),
+    ("rows that the batch before also touches", "collision_share", percent),
+    ("HR@10", "hr_at_10", figure),
+    ("  of popularity ranking", "popularity_hr_at_10", figure),
+    ("NDCG@10", "ndcg_at_10", figure),
+    ("  of popularity ranking", "popularity_ndcg_at_10", figure),
+    ("MRR", "mrr", figure),
+    ("  of popularity ranking", "popularity_mrr", figure),
+    ("targets never trained on, scored as misses", "num_cold_targets", count),
+)
+
+
+def table_cells(arms: list[Json]) -> list[list[str]]:
+    """Label and one cell an arm, line by line; a line that no arm has measured is left out."""
+    lines = [
+        [label, *(_cell(arm.get(column), write) for arm in arms)] for label, column, write in ROWS
+    ]
+    lines = [line for line in lines if any(cell != MISSING for cell in line[1:])]
+    lines.append(["cost of this run", *(_money(arm, "cost", 6) for arm in arms)])
+    wasted = "cost_per_1000_device_hours_wasted"
+    lines.append(
+        ["bubble's cost per 1,000 device-hours", *(_money(arm, wasted, 2) for arm in arms)]
+    )
+    return lines
+
+
+def comparison_lines(comparison: Json | None) -> list[str]:
+    """What the balanced arm changed, each with its 95 % interval over blocks."""
+    if comparison is None:
+        return ["only one arm was run, so there is nothing to compare"]
+    blocks = f"{comparison['num_blocks']} blocks run by both arms, 95 % intervals"
+    return [
+        f"straggler wait, balanced / baseline: {_interval(comparison['straggler_wait_ratio'])}",
+        f"CPU-time imbalance, balanced / baseline: {_interval(comparison['cpu_imbalance_ratio'])}",
+        f"step time, balanced / baseline: {_interval(comparison['step_time_ratio'])}",
+        f"bubble reduction: {_interval(comparison['bubble_reduction_share'])} ({blocks})",
+    ]
+
+
+def money_line(receipt: Json) -> str:
+    """Which price was applied, from which list."""
+    price = receipt["price"]
+    if price is None:
+        return "no price was applied"
+    hours_cost = price["device_hour_cost"] * 1000
+    return (
+        f"priced as {price['instance_type']} ({price['device_name']}, {price['region']}): "
+        f"{hours_cost:,.2f} {price['currency']} per 1,000 device-hours; {price['source']}"
+    )
+
+
+def next_steps(request: RunRequest) -> list[tuple[str, str]]:
+    """(command, why) of what one would do after this run."""
+    runs = shlex.quote(str(request.runs))
+    source = shlex.quote(request.interactions)
+    instance = request.price.instance_type
+    return [
+        (f"seqscale dashboard --runs-dir {runs}", "the same figures as pictures"),
+        (
+            f"seqscale profile {source} --gpus 64 --instance {instance}",
+            "what imbalance would cost on 64 GPUs",
+        ),
+        ("seqscale run --interactions FILE --user U --item I --time T", "your own data"),
+    ]
+
+
+def _cell(value: Any, write: Callable[[float], str]) -> str:
+    return MISSING if value is None else write(value)
+
+
+def _money(arm: Json, column: str, places: int) -> str:
+    value = arm.get(column)
+    return MISSING if value is None else f"{value:,.{places}f} {arm['currency']}"
+
+
+def _interval(estimate: Json) -> str:
+    value, lower, upper = (estimate[name] for name in ("value", "lower", "upper"))
+    if value is None:
+        return "not measurable"
+    if lower is None or upper is None:
+        return f"{value:.3f} (too few blocks for an interval)"
+    return f"{value:.3f} ({lower:.3f} to {upper:.3f})"

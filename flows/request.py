@@ -1,0 +1,118 @@
+"""One start of the pipeline, as one record: what to read, what to train, where, at which price.
+
+Before: flows/cli.py, from options.   After: flows/steps.py; as JSON, the parameter of the flow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+import secrets
+from pathlib import Path
+
+from analytics.errors import ConfigError
+from analytics.schema import DimPrice
+from training.config import RunConfig
+
+_PIPELINE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """Everything that one start of `seqscale run` was asked for. Paths are absolute."""
+
+    pipeline_id: str
+    runs_dir: str
+    interactions: str
+    config: RunConfig
+    price: DimPrice
+    dataset_name: str | None = None  # None: the file's name
+    terms: str = "unknown"
+    user_column: str | None = None  # None: found among the usual names
+    item_column: str | None = None
+    time_column: str | None = None
+    drop_unparsable_times: bool = False  # False: a file with such a time is refused
+    num_train_retries: int = 0  # further attempts after a training that ended badly
+    train_timeout_s: float = 86_400.0
+
+    def __post_init__(self) -> None:
+        if not _PIPELINE_ID.fullmatch(self.pipeline_id):
+            raise ConfigError(
+                f"The pipeline id '{self.pipeline_id}' cannot name a folder; use up to 100 "
+                "letters, digits, '-', '_' and '.', the first a letter or digit."
+            )
+
+    @property
+    def runs(self) -> Path:
+        """The runs folder."""
+        return Path(self.runs_dir)
+
+    @property
+    def work(self) -> Path:
+        """What may be deleted at any time: stores, plans, calibrations, Prefect's own files."""
+        return self.runs / ".work"
+
+    @property
+    def pipeline_dir(self) -> Path:
+        """The folder of this start alone."""
+        return self.runs / self.pipeline_id
+
+    @property
+    def journal_dir(self) -> Path:
+        """The flow's own records."""
+        return self.pipeline_dir / "journal"
+
+    @property
+    def sequences_per_rank(self) -> int:
+        """Mean sequences of a rank in a full global batch, at least 1."""
+        return max(1, self.config.train.global_batch_sequences // self.config.num_ranks)
+
+
+def new_pipeline_id() -> str:
+    """A name no other start has: the time in UTC and four random hex digits."""
+    now = datetime.datetime.now(datetime.UTC)
+    return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+
+
+def configure(
+    base: RunConfig,
+    *,
+    ranks: int | None = None,
+    batch: int | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+) -> RunConfig:
+    """A recipe with what the command line says otherwise.
+
+    Raises ConfigError when a value is out of its bounds.
+    """
+    changes = {"global_batch_sequences": batch, "num_epochs": epochs, "seed": seed}
+    given = {name: value for name, value in changes.items() if value is not None}
+    return dataclasses.replace(
+        base,
+        train=dataclasses.replace(base.train, **given),
+        num_ranks=base.num_ranks if ranks is None else ranks,
+    )
+
+
+def check_free(request: RunRequest) -> None:
+    """Raise ConfigError when the folder of this start is already there."""
+    if request.pipeline_dir.exists():
+        raise ConfigError(
+            f"{request.pipeline_dir} is already there: a run never writes into the folder of "
+            "another. Leave --pipeline-id out or give a name that is free."
+        )
+
+
+def claim(request: RunRequest) -> Path:
+    """Make the folder of this start; it belongs to nobody else.
+
+    Raises ConfigError when it is already there.
+    """
+    try:
+        request.pipeline_dir.mkdir(parents=True, exist_ok=False)
+    except FileExistsError:
+        check_free(request)
+        raise
+    return request.pipeline_dir

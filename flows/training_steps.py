@@ -1,0 +1,170 @@
+"""The steps that start ranks or children: train, evaluate, register. They need no Prefect.
+
+Before: a store and a plan on disk.   After: journals, parameters, and runs in MLflow.
+Price: torch's imports at each start of the ranks; this process never imports torch, so it survives
+a crash of theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from analytics.interactions import PreparedData
+from analytics.schema import DimModel
+from flows.console import report
+from flows.request import RunRequest
+from flows.steps import write_json
+from infra.launchers.local import background_child, run_child, run_ranks
+from training.config import TrainJob, to_json
+
+LOGGER = logging.getLogger("seqscale.training")
+SAMPLE_INTERVAL_S = 1.0
+EVALUATE_TIMEOUT_S = 7200.0
+REGISTER_TIMEOUT_S = 900.0
+
+
+def new_job(request: RunRequest, prepared: PreparedData, plan_dir: Path) -> TrainJob:
+    """A new attempt: its folder, claimed, and its job file in it."""
+    attempt = len(attempts(request))
+    attempt_dir = request.pipeline_dir / f"attempt-{attempt}"
+    attempt_dir.mkdir(exist_ok=False)
+    job = TrainJob(
+        pipeline_id=request.pipeline_id,
+        attempt=attempt,
+        config=request.config,
+        dataset_id=prepared.dataset_id,
+        store_dir=prepared.store_dir,
+        plan_dir=str(plan_dir),
+        attempt_dir=str(attempt_dir),
+        instance_type=request.price.instance_type,
+        device_hour_cost=request.price.device_hour_cost,
+        currency=request.price.currency,
+    )
+    write_json(job_path(job), json.loads(to_json(job)))
+    return job
+
+
+def attempts(request: RunRequest) -> list[Path]:
+    """The folders of the attempts so far, oldest first."""
+    found = request.pipeline_dir.glob("attempt-*")
+    return sorted(found, key=lambda path: int(path.name.removeprefix("attempt-")))
+
+
+def job_path(job: TrainJob) -> Path:
+    """The file that hands a job to the ranks."""
+    return Path(job.attempt_dir) / "job.json"
+
+
+def train_step(request: RunRequest, prepared: PreparedData, plan_dir: Path) -> TrainJob:
+    """Train every arm as a new attempt, with the host's sampler beside the ranks.
+
+    Raises LaunchError that names the rank which failed first, and why.
+    """
+    job = new_job(request, prepared, plan_dir)
+    LOGGER.info(
+        "train: attempt %d, %d arms on %d ranks",
+        job.attempt,
+        len(job.config.arms),
+        job.config.num_ranks,
+    )
+    with background_child(_sampler(job), what="the sampler", log_path=_log(job, "sampler")):
+        run_ranks(
+            "training",
+            ["--job", str(job_path(job))],
+            num_ranks=job.config.num_ranks,
+            log_dir=Path(job.attempt_dir) / "logs",
+            timeout_s=request.train_timeout_s,
+            on_poll=_watching(Path(job.attempt_dir) / "progress.json"),
+        )
+    return job
+
+
+def evaluate_step(job: TrainJob) -> None:
+    """Full ranking on validation and test for every arm, by all ranks.
+
+    Raises LaunchError when a rank fails.
+    """
+    LOGGER.info("evaluate: every user once, against all items")
+    run_ranks(
+        "training.evaluate",
+        ["--job", str(job_path(job))],
+        num_ranks=job.config.num_ranks,
+        log_dir=Path(job.attempt_dir) / "logs",
+        timeout_s=EVALUATE_TIMEOUT_S,
+        on_poll=_watching(Path(job.attempt_dir) / "progress.json", phase="evaluate"),
+    )
+
+
+def register_step(request: RunRequest, job: TrainJob) -> list[DimModel]:
+    """Write the runs into MLflow and register the balanced arm; where each run stands there.
+
+    Raises LaunchError when the child fails.
+    """
+    LOGGER.info("register: runs and model into MLflow")
+    out_path = Path(job.attempt_dir) / "register.json"
+    command = [sys.executable, "-m", "training.register", "--job", str(job_path(job))]
+    command += ["--runs-dir", str(request.runs), "--out", str(out_path)]
+    run_child(
+        command,
+        what="the registration",
+        log_path=_log(job, "register"),
+        timeout_s=REGISTER_TIMEOUT_S,
+    )
+    return registered_models(job, json.loads(out_path.read_text(encoding="utf-8")))
+
+
+def registered_models(job: TrainJob, out: dict[str, object]) -> list[DimModel]:
+    """The answer of `python -m training.register` as records, one an arm."""
+    run_ids = out["arms"]
+    assert isinstance(run_ids, dict)
+    models = []
+    for arm, mlflow_run_id in run_ids.items():
+        mine = arm == out["registered_arm"]
+        models.append(
+            DimModel(
+                run_id=job.run_id(arm),
+                pipeline_id=job.pipeline_id,
+                mlflow_run_id=mlflow_run_id,
+                mlflow_parent_run_id=str(out["mlflow_parent_run_id"]),
+                model_name=str(out["model_name"]) if mine else None,
+                model_version=str(out["model_version"]) if mine else None,
+                model_alias=str(out["model_alias"]) if mine else None,
+            )
+        )
+    return models
+
+
+def _sampler(job: TrainJob) -> list[str]:
+    command = [sys.executable, "-m", "analytics.telemetry.sampler"]
+    command += ["--journal", str(job.journal_dir), "--pipeline-id", job.pipeline_id]
+    return [*command, "--attempt", str(job.attempt), "--interval-s", str(SAMPLE_INTERVAL_S)]
+
+
+def _log(job: TrainJob, name: str) -> Path:
+    return Path(job.attempt_dir) / "logs" / f"{name}.log"
+
+
+def _watching(path: Path, phase: str = "train") -> Callable[[], None]:
+    """A poll that reports the ranks' progress file whenever it has changed."""
+    last = ""
+
+    def poll() -> None:
+        nonlocal last
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return  # the ranks are still starting
+        if text == last:
+            return
+        last = text
+        progress = json.loads(text)
+        if progress["phase"] == phase:
+            loss = "" if progress.get("loss") is None else f", loss {progress['loss']:.3f}"
+            note = f"{progress.get('arm', '')}{loss}"
+            report(phase, progress["done"], progress["total"], note)
+
+    return poll
