@@ -7,6 +7,7 @@ a crash of theirs.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import sys
@@ -19,7 +20,7 @@ from flows.console import report
 from flows.request import RunRequest
 from flows.steps import write_json
 from infra.launchers.local import background_child, run_child, run_ranks
-from training.config import TrainJob, to_json
+from training.config import RunConfig, TrainJob, to_json
 
 LOGGER = logging.getLogger("seqscale.training")
 SAMPLE_INTERVAL_S = 1.0
@@ -35,7 +36,7 @@ def new_job(request: RunRequest, prepared: PreparedData, plan_dir: Path) -> Trai
     job = TrainJob(
         pipeline_id=request.pipeline_id,
         attempt=attempt,
-        config=request.config,
+        config=fitted(request.config, prepared),
         dataset_id=prepared.dataset_id,
         store_dir=prepared.store_dir,
         plan_dir=str(plan_dir),
@@ -46,6 +47,19 @@ def new_job(request: RunRequest, prepared: PreparedData, plan_dir: Path) -> Trai
     )
     write_json(job_path(job), json.loads(to_json(job)))
     return job
+
+
+def fitted(config: RunConfig, prepared: PreparedData) -> RunConfig:
+    """The configuration with no more positions than the longest history has events to read.
+
+    Positions are dense parameters: every rank reduces their gradient in every step, used or not
+    (4 % of the demo's step time for 4,096 positions instead of 736).
+    """
+    longest = max(2, prepared.max_length - 1)
+    model = config.model
+    return dataclasses.replace(
+        config, model=dataclasses.replace(model, max_length=min(model.max_length, longest))
+    )
 
 
 def attempts(request: RunRequest) -> list[Path]:

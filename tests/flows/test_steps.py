@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import shutil
@@ -209,6 +210,18 @@ def test_every_training_is_a_new_attempt(request_for: Request) -> None:
     assert read.device_hour_cost == price("p5.48xlarge").device_hour_cost
     with pytest.raises(ConfigError, match="the job cannot be read"):
         read_job(made.pipeline_dir / "attempt-7" / "job.json")
+
+
+def test_a_model_has_no_more_positions_than_the_data_has_events(request_for: Request) -> None:
+    made = request_for()
+    prepared = steps.prepare_step(made)
+    # the longest history has max_length events; at test time all but its last are read
+    fitted = training_steps.fitted(made.config, prepared).model.max_length
+    assert fitted == prepared.max_length - 1 < made.config.model.max_length
+    short = dataclasses.replace(
+        made.config, model=dataclasses.replace(made.config.model, max_length=4)
+    )
+    assert training_steps.fitted(short, prepared).model.max_length == 4
 
 
 def test_only_the_registered_arm_has_a_version(request_for: Request) -> None:
