@@ -34,7 +34,7 @@ browser:
 	@$(MAKE) --no-print-directory setup BROWSER=1
 	@if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		apt-get -q update && \
-		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core \
 			|| echo "chromium was not installed; tests that need a browser are skipped"; \
 	fi
 

@@ -50,14 +50,22 @@ def views() -> list[View]:
 def view_column_docs(view: str) -> dict[str, tuple[str, str]]:
     """Column -> (unit, meaning) of a view's columns, as far as anybody documented them.
 
-    A column that is passed through from a table keeps the table's words.
+    A column that is passed through keeps the words of the table or view it comes from: the first
+    that the view's query names.
     """
-    docs = {c.name: (c.unit, c.doc) for record in TABLES.values() for c in columns(record)}
-    for known in views():
-        docs.update(known.docs)
-        if known.name == view:
-            return docs
-    raise ValueError(f"'{view}' is not a view; known are {', '.join(v.name for v in views())}")
+    known = {found.name: found for found in views()}
+    if view not in known:
+        raise ValueError(f"'{view}' is not a view; known are {', '.join(known)}")
+    docs = dict(known[view].docs)
+    for name in dict.fromkeys(re.findall(r"(?:FROM|JOIN)\s+(\w+)", known[view].query)):
+        if name in known:
+            inherited = view_column_docs(name)
+        elif name in TABLES:
+            inherited = {c.name: (c.unit, c.doc) for c in columns(TABLES[name])}
+        else:
+            continue  # a common table expression; what it reads is named in the query too
+        docs = inherited | docs
+    return docs
 
 
 def create_tables(con: duckdb.DuckDBPyConnection) -> None:

@@ -8,6 +8,7 @@
     |-- JournalError         a record file holds a line that is not a record
     |-- LaunchError          a child process (ranks, sampler, registration) ended badly or too late
     `-- WarehouseError       the warehouse is missing, busy or not writable
+        `-- QueryError       a query does not fit it: it was written by another version
 
 Anything else that reaches the top is a fault of ours and keeps its traceback.
 """
@@ -43,3 +44,7 @@ class LaunchError(SeqscaleError):
 
 class WarehouseError(SeqscaleError):
     """The warehouse cannot be read or written."""
+
+
+class QueryError(WarehouseError):
+    """A query does not fit the warehouse that is there."""

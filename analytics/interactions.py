@@ -174,7 +174,10 @@ def _prepare_in(
         assert num_read == num_kept + sum(dropped.values()), "rows were lost or counted twice"
         _check_enough(source, arrays, dropped, num_read, bounds[0])
         rules = _rules(source, rule.words, bounds)
-        content = hash_maps(connection, Digest(arrays), json.dumps([rules, num_read, dropped]))
+        source_sha256 = file_sha256(path)
+        # the header's words too, so that a store never answers with another file's name or terms
+        identity = [rules, num_read, dropped, name, terms, source_sha256]
+        content = hash_maps(connection, Digest(arrays), json.dumps(identity))
         export_tables(connection, store_folder)
         if bad_cell is not None:
             rules["first_unparsable_time"] = bad_cell
@@ -184,7 +187,7 @@ def _prepare_in(
         dataset_id=content[:16],
         dataset_name=name,
         content_sha256=content,
-        source_sha256=file_sha256(path),
+        source_sha256=source_sha256,
         terms=terms,
         num_rows_read=num_read,
         num_events=num_kept,

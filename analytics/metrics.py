@@ -7,10 +7,14 @@ for JSON. Money is exact in the views (DECIMAL); here it is a float that prints 
 
 from __future__ import annotations
 
+import contextlib
 import decimal
+from collections.abc import Iterator
 from typing import Any
 
 import duckdb
+
+from analytics.errors import QueryError
 
 Row = dict[str, Any]
 
@@ -79,17 +83,8 @@ def run_efficiency(con: duckdb.DuckDBPyConnection, pipeline_id: str | None = Non
     )
 
 
-def run_causes(con: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
-    """Where one run's rank time and money went: busy first, then every measured cause."""
-    return _rows(
-        con,
-        "SELECT * FROM run_cause WHERE run_id = $run_id ORDER BY cause_rank",
-        {"run_id": run_id},
-    )
-
-
 def pipeline_causes(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
-    """The same for every arm of a pipeline, baseline first."""
+    """Where the rank time and money of each arm went: busy first, then every measured cause."""
     return _rows(
         con,
         """
@@ -164,30 +159,19 @@ def quality(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
 
 
 def device_use(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
-    """What the sampler saw of each device: time-weighted use, largest memory, its own CPU share.
-
-    Samples without a value do not count as 0; NULL when a device never gave one.
-    """
+    """What the sampler saw of each device: time-weighted use, most memory, its own CPU share."""
     return _rows(
         con,
-        """
-        SELECT
-            host,
-            device_id,
-            any_value(device_name) AS device_name,
-            count(*) AS num_samples,
-            sum(utilization_share * interval_s)
-            / nullif(sum(interval_s) FILTER (WHERE utilization_share IS NOT NULL), 0)
-                AS utilization_share,
-            max(memory_used_bytes) AS memory_used_bytes,
-            max(memory_total_bytes) AS memory_total_bytes,
-            max(sampler_cpu_s) AS sampler_cpu_s,
-            sum(interval_s) AS sampled_s
-        FROM fact_device_sample
-        WHERE pipeline_id = $pipeline_id
-        GROUP BY host, device_id
-        ORDER BY host, device_id
-        """,
+        "SELECT * FROM device_use WHERE pipeline_id = $pipeline_id ORDER BY host, device_id",
+        {"pipeline_id": pipeline_id},
+    )
+
+
+def models(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
+    """Where each arm stands in MLflow, and its registered version if it has one."""
+    return _rows(
+        con,
+        "SELECT * FROM dim_model WHERE pipeline_id = $pipeline_id ORDER BY run_id",
         {"pipeline_id": pipeline_id},
     )
 
@@ -201,18 +185,16 @@ def price(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
     )
 
 
-def forecasts(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
-    """The predicted straggler share and its money by number of ranks and placement."""
-    return _rows(
-        con,
-        """
-        SELECT *
-        FROM fact_straggler_forecast
-        WHERE pipeline_id = $pipeline_id
-        ORDER BY num_ranks, placement DESC
-        """,
-        {"pipeline_id": pipeline_id},
-    )
+@contextlib.contextmanager
+def query_errors() -> Iterator[None]:
+    """What DuckDB refuses becomes a QueryError, so that those who ask need not know DuckDB."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise QueryError(
+            f"{str(error).splitlines()[0]} The warehouse was written by another version; run "
+            "'seqscale load --runs-dir DIR' to bring it up to this one."
+        ) from error
 
 
 def _rows(con: duckdb.DuckDBPyConnection, query: str, parameters: Any) -> list[Row]:

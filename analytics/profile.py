@@ -112,7 +112,7 @@ def forecast_records(
             placement=entry["placement"],
             straggler_share=entry["straggler_share"],
             bound_share=entry["bound_share"],
-            wasted_cost=entry["wasted_cost"],
+            straggler_cost_per_1000_device_hours=entry["straggler_cost_per_1000_device_hours"],
             currency=profile.price["currency"],
             instance_type=profile.price["instance_type"],
         )
@@ -124,8 +124,8 @@ def _priced(forecast: dict[str, Any], price: DimPrice) -> dict[str, Any]:
     """A forecast with what the lost share costs: per 1,000 device-hours, and per hour of all."""
     wasted = forecast["straggler_share"] * price.device_hour_cost
     return forecast | {
-        "wasted_cost": wasted * _DEVICE_HOURS,
-        "wasted_cost_per_hour": wasted * forecast["num_ranks"],
+        "straggler_cost_per_1000_device_hours": wasted * _DEVICE_HOURS,
+        "straggler_cost_per_hour": wasted * forecast["num_ranks"],
     }
 
 

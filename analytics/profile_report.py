@@ -51,7 +51,8 @@ def _money(forecasts: list[dict[str, Any]], price: dict[str, Any]) -> str:
         lines.append(
             f"| {entry['num_ranks']} | {PLACEMENT_WORDS[entry['placement']]} "
             f"| {entry['straggler_share']:.1%} | {entry['bound_share']:.1%} "
-            f"| {entry['wasted_cost']:,.2f} | {entry['wasted_cost_per_hour']:,.2f} |"
+            f"| {entry['straggler_cost_per_1000_device_hours']:,.2f} "
+            f"| {entry['straggler_cost_per_hour']:,.2f} |"
         )
     lines += ["", f"Price: {price['device_hour_cost']:.4g} {currency} per device-hour, "]
     lines[-1] += f"{price['instance_type']}, {price['price_date']}."

@@ -199,8 +199,10 @@ class FactStragglerForecast:
     bound_share: float = column(
         "The least any whole-sequence placement can reach", lower=0, upper=1
     )
-    wasted_cost: float = column("straggler_share x price of 1,000 device-hours", lower=0)
-    currency: str = column("ISO 4217 code of wasted_cost")
+    straggler_cost_per_1000_device_hours: float = column(
+        "straggler_share x price of 1,000 device-hours", lower=0
+    )
+    currency: str = column("ISO 4217 code of straggler_cost_per_1000_device_hours")
     instance_type: str = column("Instance whose price was taken")
 
 
@@ -250,7 +252,9 @@ class DimRun:
         "Least any whole-sequence placement of these batches can reach", lower=0, upper=1
     )
     collision_share: float | None = column(
-        "Share of a batch's distinct rows that the batch before also touches", lower=0, upper=1
+        "Share of a batch's distinct rows that the batch before also touches; first 20 batches",
+        lower=0,
+        upper=1,
     )
     instance_type: str = column("Instance whose price is applied")
     device_hour_cost: float = column("Price of one device-hour of that instance", lower=0)
@@ -295,7 +299,7 @@ class FactStep:
     )
     comm_s: float = column("Time in which a collective was in flight", unit="s", lower=0)
     overlapped_comm_s: float = column("The part of comm_s under compute", unit="s", lower=0)
-    cpu_s: float = column("CPU time of the rank's own work", unit="s", lower=0)
+    cpu_s: float = column("CPU time of the rank's own work, its thread's too", unit="s", lower=0)
     predicted_cost_s: float = column(
         "Cost of the rank's sequences by cost model", unit="s", lower=0
     )

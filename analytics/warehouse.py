@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import re
@@ -26,6 +25,7 @@ import duckdb
 from analytics.ddl import create_tables, create_views, quoted, reader_types
 from analytics.errors import JournalError, WarehouseError
 from analytics.journal import read_journal, tables_in
+from analytics.locks import held
 from analytics.schema import TABLES, columns, table_key, to_mapping
 
 PUBLISHED_NAME = "warehouse.duckdb"
@@ -289,19 +289,14 @@ def _lock(runs_dir: Path, timeout_s: float) -> Iterator[None]:
     """Holds the loader's lock; one process at a time writes the warehouse of a folder."""
     path = runs_dir / WORK_NAME / "load.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + timeout_s
-    with path.open("a", encoding="utf-8") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    raise WarehouseError(
-                        f"{path}: another load has held the lock for {timeout_s:g} s. Wait until "
-                        f"it ends and run 'seqscale load --runs-dir {runs_dir}' again."
-                    ) from error
-                time.sleep(_POLL_S)
+
+    def late() -> WarehouseError:
+        return WarehouseError(
+            f"{path}: another load has held the lock for {timeout_s:g} s. Wait until it ends and "
+            f"run 'seqscale load --runs-dir {runs_dir}' again."
+        )
+
+    with held(path, timeout_s=timeout_s, late=late):
         yield
 
 

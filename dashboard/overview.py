@@ -10,12 +10,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import duckdb
 import pandas as pd
 import streamlit as st
 
 from analytics.compare import ArmComparison
-from analytics.errors import WarehouseError
+from analytics.errors import QueryError, WarehouseError
 from analytics.export import csv_lines
 from analytics.metrics import CAUSE_LABELS
 from dashboard import charts, empty_states, wording
@@ -39,10 +38,10 @@ def page() -> None:
             empty_states.no_runs(folder)
             return
         _pipeline(copy, pipelines)
+    except QueryError as error:
+        empty_states.query_failed(folder, str(error))
     except WarehouseError as error:
         empty_states.unreadable(folder, str(error))
-    except duckdb.Error as error:
-        empty_states.query_failed(folder, str(error).splitlines()[0])
 
 
 def _pipeline(copy: Published, pipelines: list[Row]) -> None:
@@ -209,12 +208,12 @@ def _cost(copy: Published, pipeline_id: str, runs: list[Row], causes: list[Row])
     st.markdown(
         "; ".join(
             f"**{r['arm']}** {wording.money(r['cost'], currency)}, of which "
-            f"{wording.money(r['wasted_cost'], currency)} for bubbles"
+            f"{wording.money(r['bubble_cost'], currency)} for bubbles"
             for r in runs
         )
         + ". At this bubble, 1,000 device-hours would lose "
         + "; ".join(
-            f"{wording.money(r['cost_per_1000_device_hours_wasted'], currency)} ({r['arm']})"
+            f"{wording.money(r['bubble_cost_per_1000_device_hours'], currency)} ({r['arm']})"
             for r in runs
         )
         + "."
@@ -239,7 +238,7 @@ def _cost(copy: Published, pipeline_id: str, runs: list[Row], causes: list[Row])
         st.caption(
             f"Rank time priced as {p['instance_type']} ({p['cloud']}, {p['region']}): "
             f"{wording.money(p['device_hour_cost'], p['currency'])} per device-hour, "
-            f"{p['source']}, {p['price_date']}."
+            f"{p['source']}."
         )
     _table(prices, "price", "price that was applied")
 

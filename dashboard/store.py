@@ -28,7 +28,6 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "pipeline_causes": metrics.pipeline_causes,
     "step_series": metrics.step_series,
     "quality": metrics.quality,
-    "device_use": metrics.device_use,
     "price": metrics.price,
     "compare_arms": compare.compare_arms,
 }
@@ -49,8 +48,8 @@ class Published:
     def ask(self, question: str, *arguments: Any) -> Any:
         """The answer of a function of analytics.metrics or analytics.compare.
 
-        Raises WarehouseError when the file is gone, busy or damaged, duckdb.Error when a query
-        does not fit it.
+        Raises WarehouseError when the file is gone, busy or damaged, QueryError when a query does
+        not fit it.
         """
         return _ask(str(self.runs_dir), self.version, question, arguments)
 
@@ -78,6 +77,7 @@ def published(folder: Path) -> Published | None:
 def _ask(folder: str, version: Version, question: str, arguments: tuple[Any, ...]) -> Any:
     con = open_published(Path(folder))
     try:
-        return _QUESTIONS[question](con, *arguments)
+        with metrics.query_errors():
+            return _QUESTIONS[question](con, *arguments)
     finally:
         con.close()

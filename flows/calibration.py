@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from analytics.errors import LaunchError, SeqscaleError
+from analytics.locks import held
 from infra.launchers.local import run_child
 from training.config import RunConfig, content_hash, to_json
 from training.planning.cost import CostModel
@@ -46,8 +46,15 @@ def calibrated_cost(
     folder = work_dir / "cost"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{cost_key(config)}.json"
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock_path = path.with_suffix(".lock")
+
+    def late() -> LaunchError:
+        return LaunchError(
+            f"{lock_path}: another run has been calibrating for {TIMEOUT_S:g} s. Look into "
+            f"{path.with_suffix('.log')}, end that run, and run again."
+        )
+
+    with held(lock_path, timeout_s=TIMEOUT_S + 60, late=late, on_wait=_stopping(stop)):
         cached = _read(path)
         if cached is None:
             _measure(config, path, stop)
@@ -60,17 +67,11 @@ def calibrated_cost(
     return cached
 
 
-def is_calibrated(config: RunConfig, work_dir: Path) -> bool:
-    """Whether the cost model is in the cache."""
-    return _read(work_dir / "cost" / f"{cost_key(config)}.json") is not None
-
-
 def cost_key(config: RunConfig) -> str:
     """Names what a calibration depends on: the model, the lengths, the negatives, the processor."""
     parts: dict[str, Any] = {
         "model": dataclasses.asdict(config.model),
         "num_negatives": config.train.num_negatives,
-        "num_ranks": config.num_ranks,
         "lengths": LENGTHS,
         "num_items": NUM_ITEMS,
         "host": host_cpu(),
@@ -117,6 +118,16 @@ def _read(path: Path) -> CostModel | None:
         return None  # absent, or written by another version: it is measured again
 
 
+def _stopping(stop: threading.Event | None) -> Callable[[], None]:
+    """A check that raises once `stop` is set."""
+
+    def check() -> None:
+        if stop is not None and stop.is_set():
+            raise _StoppedError
+
+    return check
+
+
 def _measure(config: RunConfig, path: Path, stop: threading.Event | None) -> None:
     config_path, out_path = path.with_suffix(".config.json"), path.with_suffix(".part.json")
     config_path.write_text(to_json(config), encoding="utf-8")
@@ -125,13 +136,13 @@ def _measure(config: RunConfig, path: Path, stop: threading.Event | None) -> Non
     command += ["--lengths", ",".join(str(n) for n in lengths), "--num-items", str(NUM_ITEMS)]
     command += ["--out", str(out_path)]
 
-    def check() -> None:
-        if stop is not None and stop.is_set():
-            raise _StoppedError
-
     log_path = path.with_suffix(".log")
     run_child(
-        command, what="the calibration", log_path=log_path, timeout_s=TIMEOUT_S, on_poll=check
+        command,
+        what="the calibration",
+        log_path=log_path,
+        timeout_s=TIMEOUT_S,
+        on_poll=_stopping(stop),
     )
     out_path.replace(path)
     config_path.unlink(missing_ok=True)

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from analytics.profile import Profile
 from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 
-from analytics.errors import LaunchError, SeqscaleError
+from analytics.errors import LaunchError, SeqscaleError, WarehouseError
 from analytics.interactions import PreparedData
+from analytics.profile import Profile
 from analytics.schema import DimModel
 from flows import calibration, receipt, steps, tracking, training_steps
 from flows.request import RunRequest
@@ -38,8 +38,11 @@ MakeTask = Callable[[Callable[..., Any]], Any]
 
 
 def _is_transient(_task: Any, _task_run: Any, state: Any) -> bool:
-    """Whether a failure may pass by itself; what a user or a file causes does not."""
-    return not isinstance(state.result(raise_on_failure=False), SeqscaleError)
+    """Whether a failure may pass by itself, as a busy warehouse or a lost child; what a user or a
+    file causes does not.
+    """
+    error = state.result(raise_on_failure=False)
+    return not isinstance(error, SeqscaleError) or isinstance(error, WarehouseError | LaunchError)
 
 
 def _is_lost_training(_task: Any, _task_run: Any, state: Any) -> bool:
@@ -87,7 +90,7 @@ def _prepare_key(parameters: Json) -> str:
 def _profile_key(parameters: Json) -> str:
     request, prepared = _request(parameters["raw"]), parameters["prepared"]
     price = to_json(dataclasses.replace(request.price, pipeline_id=""))
-    cost = calibration.cost_key(request.config)
+    cost = to_json(calibration.calibrated_cost(request.config, request.work))
     return content_hash(
         f"{request.runs} {prepared['dataset_id']} {request.config.sha256()} {price} {cost}"
     )
@@ -127,7 +130,7 @@ def train(raw: Json, prepared: Json, plan_dir: str) -> TrainJob:
     return training_steps.train_step(_request(raw), PreparedData(**prepared), Path(plan_dir))
 
 
-@_task("evaluate", training_steps.EVALUATE_TIMEOUT_S + 60)
+@_task("evaluate", training_steps.EVALUATE_TIMEOUT_S + 60, retries=1)
 def evaluate(job: TrainJob) -> None:
     """Full ranking of every arm."""
     training_steps.evaluate_step(job)
@@ -135,7 +138,7 @@ def evaluate(job: TrainJob) -> None:
 
 @_task("register", training_steps.REGISTER_TIMEOUT_S + 60)
 def register(raw: Json, job: TrainJob) -> list[DimModel]:
-    """Runs and the balanced arm's model into MLflow."""
+    """Runs and the balanced arm's model into MLflow; once, or the runs would stand there twice."""
     request, warming = _request(raw), tracking.warm()
     models = training_steps.register_step(request, job)
     steps.record_models(request, models)
@@ -184,8 +187,7 @@ def pipeline(raw: Json) -> Json:
     request = _request(raw)
     try:
         prepared = _refreshed(prepare, not steps.is_prepared(request))(raw)
-        calibrated = calibration.is_calibrated(request.config, request.work)
-        profiled = _refreshed(profile, not calibrated)(raw, prepared)
+        profiled = profile(raw, prepared)
         cost = calibration.calibrated_cost(request.config, request.work)
         planned = steps.is_planned(request, PreparedData(**prepared), cost)
         plan_dir = _refreshed(plan, not planned)(raw, prepared)
@@ -218,7 +220,7 @@ def _after_training(request: RunRequest, raw: Json, prepared: Json, job: TrainJo
 def salvage(request: RunRequest, models: list[DimModel], error: BaseException) -> None:
     """Load and publish what a failed start has recorded; end its MLflow runs as FAILED.
 
-    Never raises one of our own errors: the failure that came first is the one to tell.
+    Never raises: the failure that came first is the one to tell.
     """
     if not training_steps.attempts(request):
         return
@@ -227,8 +229,8 @@ def salvage(request: RunRequest, models: list[DimModel], error: BaseException) -
         steps.load_step(request)
         steps.publish_step(request)
         tracking.mark_failed(request.runs, models)
-    except SeqscaleError as second:
-        LOGGER.warning("what was recorded could not be loaded: %s", second)
+    except Exception as second:
+        LOGGER.warning("what was recorded could not be loaded whole: %s", second)
 
 
 def _refreshed(cached: Any, is_gone: bool) -> Any:

@@ -15,9 +15,16 @@ from analytics import metrics
 from analytics.compare import compare_arms
 from analytics.interactions import PreparedData
 from analytics.warehouse import open_published
-from flows.receipt_lines import comparison_lines, money_line, next_steps, table_cells
+from flows.receipt_lines import (
+    comparison_lines,
+    device_lines,
+    money_line,
+    next_steps,
+    table_cells,
+)
 from flows.request import RunRequest
 from flows.steps import write_json
+from flows.tracking import tracking_uri
 
 Json = dict[str, Any]
 
@@ -50,11 +57,8 @@ def collect(request: RunRequest, prepared: PreparedData) -> Json:
             else None
         )
         prices = metrics.price(con, request.pipeline_id)
-        models = con.execute(
-            "SELECT run_id, mlflow_run_id, mlflow_parent_run_id, model_name, model_version, "
-            "model_alias FROM dim_model WHERE pipeline_id = ? ORDER BY run_id",
-            [request.pipeline_id],
-        ).fetchall()
+        models = metrics.models(con, request.pipeline_id)
+        devices = metrics.device_use(con, request.pipeline_id)
     return {
         "pipeline_id": request.pipeline_id,
         "recipe": request.config.recipe,
@@ -62,6 +66,7 @@ def collect(request: RunRequest, prepared: PreparedData) -> Json:
         "arms": arms,
         "comparison": comparison,
         "price": prices[0] if prices else None,
+        "devices": devices,
         "mlflow": _mlflow(request, models),
         "paths": _paths(request),
         "next": next_steps(request),
@@ -77,6 +82,7 @@ def markdown(receipt: Json) -> str:
     lines += [f"| {' | '.join(cells)} |" for cells in table_cells(arms)]
     lines += ["", "## Balanced against baseline", ""]
     lines += [f"- {line}" for line in comparison_lines(receipt["comparison"])]
+    lines += [f"- {line}" for line in device_lines(receipt["devices"])]
     lines += [f"- {money_line(receipt)}", "", "## Where it is", ""]
     lines += [f"- {line}" for line in place_lines(receipt)]
     lines += ["", "## What to run next", ""]
@@ -127,7 +133,8 @@ def show(receipt: Json, *, width: int | None = None) -> None:
         table.add_row(*cells)
     console.print(dataset_line(receipt), markup=False, highlight=False)
     console.print(table)
-    for line in (*comparison_lines(receipt["comparison"]), money_line(receipt)):
+    remarks = [*comparison_lines(receipt["comparison"]), *device_lines(receipt["devices"])]
+    for line in (*remarks, money_line(receipt)):
         console.print(line, markup=False, highlight=False)
     console.print()
     for line in place_lines(receipt):
@@ -138,17 +145,17 @@ def show(receipt: Json, *, width: int | None = None) -> None:
         console.print(f"  {command}   # {why}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _mlflow(request: RunRequest, models: list[tuple[Any, ...]]) -> Json | None:
+def _mlflow(request: RunRequest, models: list[Json]) -> Json | None:
     if not models:
         return None
-    registered = next((row for row in models if row[3] is not None), (None,) * 6)
+    registered = next((row for row in models if row["model_name"] is not None), models[0])
     return {
-        "tracking_uri": f"sqlite:///{request.runs / 'mlflow.db'}",
-        "parent_run_id": models[0][2],
-        "runs": {row[0]: row[1] for row in models},
-        "model_name": registered[3],
-        "model_version": registered[4],
-        "model_alias": registered[5],
+        "tracking_uri": tracking_uri(request.runs),
+        "parent_run_id": models[0]["mlflow_parent_run_id"],
+        "runs": {row["run_id"]: row["mlflow_run_id"] for row in models},
+        "model_name": registered["model_name"],
+        "model_version": registered["model_version"],
+        "model_alias": registered["model_alias"],
     }
 
 

@@ -75,7 +75,7 @@ def table_cells(arms: list[Json]) -> list[list[str]]:
     ]
     lines = [line for line in lines if any(cell != MISSING for cell in line[1:])]
     lines.append(["cost of this run", *(_money(arm, "cost", 6) for arm in arms)])
-    wasted = "cost_per_1000_device_hours_wasted"
+    wasted = "bubble_cost_per_1000_device_hours"
     lines.append(
         ["bubble's cost per 1,000 device-hours", *(_money(arm, wasted, 2) for arm in arms)]
     )
@@ -93,6 +93,21 @@ def comparison_lines(comparison: Json | None) -> list[str]:
         f"step time, balanced / baseline: {_interval(comparison['step_time_ratio'])}",
         f"bubble reduction: {_interval(comparison['bubble_reduction_share'])} ({blocks})",
     ]
+
+
+def device_lines(devices: list[Json]) -> list[str]:
+    """How busy each device was while the ranks trained, and what watching it took."""
+    lines = []
+    for device in devices:
+        used, own = device["utilization_share"], device["sampler_cpu_share"]
+        memory = device["memory_used_bytes"]
+        words = [f"in use {MISSING if used is None else percent(used)} of the time"]
+        if memory is not None:
+            words.append(f"at most {memory / 2**30:.1f} GiB of memory in use")
+        if own is not None:
+            words.append(f"the sampler took {percent(own)} of one core")
+        lines.append(f"{device['device_id']} of {device['host']}: {', '.join(words)}")
+    return lines
 
 
 def money_line(receipt: Json) -> str:

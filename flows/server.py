@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import http.client
 import os
 import socket
@@ -24,10 +23,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from analytics.errors import LaunchError
+from analytics.locks import held
 from flows.settings import configured_api_url, prefect_home
 from infra.launchers.local import background_child
 
 PORT_TIMEOUT_S = 60.0
+MIGRATION_TIMEOUT_S = 300.0
 _SERVER_ENVIRONMENT = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
@@ -134,16 +135,23 @@ def serve(port_path: Path, lock_path: Path) -> None:
     aside.write_text(str(listening.getsockname()[1]), encoding="utf-8")
     aside.replace(port_path)
     os.environ.update(_SERVER_ENVIRONMENT)
-    with lock_path.open("w") as lock:
+
+    def late() -> LaunchError:
+        return LaunchError(
+            f"{lock_path}: another start has been migrating Prefect's database for "
+            f"{MIGRATION_TIMEOUT_S:g} s. End it, or delete {lock_path.parent} to begin anew."
+        )
+
+    with contextlib.ExitStack() as migrating:
         # two first runs at once must not migrate one database at the same time
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        migrating.enter_context(held(lock_path, timeout_s=MIGRATION_TIMEOUT_S, late=late))
         import uvicorn
         from prefect.server.api.server import create_app
 
         class Server(uvicorn.Server):
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
                 await super().startup(sockets)
-                fcntl.flock(lock, fcntl.LOCK_UN)
+                migrating.close()
 
         config = uvicorn.Config(create_app(), log_level="error", lifespan="on")
         Server(config).run(sockets=[listening])

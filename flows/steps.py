@@ -221,14 +221,16 @@ def plan_step(request: RunRequest, prepared: PreparedData, cost: CostModel) -> P
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
-    write_plan(plan, aside)
-    shutil.rmtree(folder, ignore_errors=True)  # an unreadable one
     try:
+        write_plan(plan, aside)
+        if folder.exists() and not is_planned(request, prepared, cost):
+            shutil.rmtree(folder)  # an unreadable one
         aside.rename(folder)
     except OSError:
         if not is_planned(request, prepared, cost):  # else another run was faster with the same
             raise
-        shutil.rmtree(aside)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
     return folder
 
 

@@ -15,7 +15,7 @@ FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 LIBRARIES = {
     "torch": ["training/"],
     "safetensors": ["training/"],
-    "duckdb": ["analytics/", "dashboard/"],
+    "duckdb": ["analytics/"],
     "pandas": ["dashboard/", "training/register.py", "training/serving.py"],
     "streamlit": ["dashboard/"],
     "altair": ["dashboard/"],

@@ -31,8 +31,12 @@ from training.ranking import (
     training_counts,
 )
 from training.ranks import joined
+from training.trainer import write_progress
 
 logger = logging.getLogger(__name__)
+
+# Ranks meet only once a split, after all their users; a dead rank is noticed at once all the same.
+_TIMEOUT_S = 1800
 
 
 def shared_ranks(ranker: FullRanker, num_users: int, split: str, group: dist.ProcessGroup) -> Ranks:
@@ -71,7 +75,8 @@ def evaluation(
 def evaluate(job: TrainJob, store: SequenceStore, group: dist.ProcessGroup) -> list[FactEvaluation]:
     """Every arm and popularity on every split; the same on every rank. A collective."""
     counts = training_counts(store)
-    records = []
+    records: list[FactEvaluation] = []
+    total = len(SPLITS) * len(job.config.arms)
     for split in SPLITS:
         popular = quality(popularity_ranks(store, counts, split))
         for arm in job.config.arms:
@@ -82,6 +87,8 @@ def evaluate(job: TrainJob, store: SequenceStore, group: dist.ProcessGroup) -> l
             records.append(evaluation(job, arm.name, split, "model", measured, digest))
             records.append(evaluation(job, arm.name, split, "popularity", popular, digest))
             if dist.get_rank(group) == 0:
+                progress = {"done": len(records) // 2, "total": total, "arm": arm.name}
+                write_progress(Path(job.attempt_dir), {"phase": "evaluate", **progress})
                 logger.info("%s on %s: HR@10 %.4f", arm.name, split, measured.hr_at_10)
     return records
 
@@ -93,7 +100,7 @@ def main() -> None:
     parser.add_argument("--job", type=Path, required=True, help="job file written by the flow")
     job = read_job(parser.parse_args().job)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {job.pipeline_id} %(message)s")
-    with joined(job.config.train.collective_timeout_s) as group:
+    with joined(_TIMEOUT_S) as group:
         records = evaluate(job, open_store(Path(job.store_dir)), group)
         if dist.get_rank(group) == 0:
             with JournalWriter(job.journal_dir, "evaluate") as journal:

@@ -54,7 +54,7 @@ class BatchBuilder:
 
     def build(self, *, step: int, epoch: int, arm: ArmPlan, rank: int) -> RankBatch:
         """The batch of one rank in one step; a rank may hold no sequence at all."""
-        mine = [int(s) for s in arm.of_rank(step, rank) if self._trained_length_N[s] > 1]
+        mine = self._with_targets(arm.of_rank(step, rank))
         events = [self._events(sequence) for sequence in mine]
         drawn = [self._negatives(epoch, sequence) for sequence in mine]
         inputs = _concatenated([e[:-1] for e in events])
@@ -79,6 +79,16 @@ class BatchBuilder:
             num_targets=len(targets),
             global_targets=self.num_targets(arm.of_step(step)),
         )
+
+    def row_ids(self, *, step: int, epoch: int, arm: ArmPlan, rank: int) -> Ids:
+        """Distinct rows that one rank needs in one step, without building its batch; ascending."""
+        mine = self._with_targets(arm.of_rank(step, rank))
+        parts = [self._events(sequence) for sequence in mine]
+        return np.unique(_concatenated(parts + [self._negatives(epoch, s) for s in mine]))
+
+    def _with_targets(self, sequences: Ids) -> list[int]:
+        """Those of the sequences that have at least one position to train on."""
+        return [int(s) for s in sequences if self._trained_length_N[s] > 1]
 
     def _events(self, sequence: int) -> Ids:
         longest = int(self._trained_length_N[sequence])

@@ -73,9 +73,6 @@ def load_model(path: Path, config: ModelConfig) -> tuple[Tensor, SASRec]:
 
 
 def parameters_sha256(path: Path) -> str:
-    """Hash of a parameters file, read in pieces."""
-    digest = hashlib.sha256()
+    """SHA-256 of a parameters file, in hex."""
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -58,3 +59,15 @@ def share_one_clock(group: dist.ProcessGroup) -> bool:
     seen = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
     dist.all_gather(seen, torch.tensor([mine]), group=group)
     return all(int(other) == mine for other in seen)
+
+
+def gather_ids(ids_U: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """All ranks' int64 ids, rank by rank, on every rank; numbers may differ. A collective."""
+    numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(numbers, torch.tensor([len(ids_U)]), group=group)
+    most = max(int(number) for number in numbers)
+    padded = torch.zeros(most, dtype=torch.int64)
+    padded[: len(ids_U)] = ids_U
+    shares = [torch.zeros_like(padded) for _ in numbers]
+    dist.all_gather(shares, padded, group=group)
+    return torch.cat([share[: int(n)] for share, n in zip(shares, numbers, strict=True)])

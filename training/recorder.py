@@ -24,7 +24,7 @@ class Wait:
 
     begin_ns: int
     end_ns: int
-    arrival_ns: int  # when this rank was ready for the collective
+    arrival_ns: int  # when this rank was ready for the collective; its thread may be later
 
 
 @dataclasses.dataclass
@@ -100,7 +100,7 @@ class StepRecorder:
 
     @contextlib.contextmanager
     def wait(self) -> Iterator[Wait]:
-        """Blocked in a collective; set the record's `arrival_ns` when the rank was ready before."""
+        """Blocked in a collective; set the record's `arrival_ns` when the rank was ready then."""
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()
         record = Wait(begin_ns=begin, end_ns=begin, arrival_ns=begin)
         self._current.waits.append(record)
@@ -108,9 +108,10 @@ class StepRecorder:
         record.end_ns = time.monotonic_ns()
         self._current.cpu_begin_ns += time.thread_time_ns() - cpu
 
-    def in_background(self, intervals: list[Interval]) -> None:
-        """Collectives that the communication thread had in flight."""
+    def in_background(self, intervals: list[Interval], cpu_ns: int) -> None:
+        """What the communication thread did: collectives in flight, and CPU time of its work."""
         self._current.background.extend(intervals)
+        self._current.cpu_begin_ns -= cpu_ns
 
     @property
     def _current(self) -> Window:
@@ -134,8 +135,9 @@ def step_parts(window: Window, last_arrivals_ns: list[int] | None) -> StepParts:
     blocked = sum(wait.end_ns - wait.begin_ns for wait in window.waits)
     straggler: int | None = None
     if last_arrivals_ns is not None:
+        # a rank waits for others from when it is blocked and was itself ready, whichever is later
         straggler = sum(
-            max(0, min(wait.end_ns, last) - wait.begin_ns)
+            max(0, min(wait.end_ns, last) - max(wait.begin_ns, wait.arrival_ns))
             for wait, last in zip(window.waits, last_arrivals_ns, strict=True)
         )
     waits = [(wait.begin_ns, wait.end_ns) for wait in window.waits]

@@ -24,18 +24,20 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pandas as pd
-from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
-from mlflow.models import Model, ModelSignature
-from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from mlflow.types.schema import Array
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from analytics.journal import read_journal
 from analytics.schema import FactEvaluation, FactStep
 from training.config import TrainJob, read_job, to_json
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow looks while it is imported
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.models import Model, ModelSignature
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types.schema import Array
 
 EXPERIMENT = "seqscale"
 MODEL_NAME = "seqscale"
@@ -69,19 +71,24 @@ def register(job: TrainJob, runs_dir: Path) -> dict[str, Any]:
     steps = read_journal(job.journal_dir, FactStep).records
     evaluations = read_journal(job.journal_dir, FactEvaluation).records
     run_ids: dict[str, str] = {}
-    for arm in job.config.arms:
-        run_id = job.run_id(arm.name)
-        tags = {_PARENT_TAG: parent_id}
-        child = client.create_run(experiment_id, run_name=run_id, tags=tags)
-        run_ids[arm.name] = child.info.run_id
-        own = [Param("arm", arm.name), Param("placement", arm.placement)]
-        own += [Param("schedule", arm.schedule)]
-        client.log_batch(child.info.run_id, params=_params(job) + own, tags=_tags(job))
-        metrics = loss_metrics(steps, run_id) + quality_metrics(evaluations, run_id)
-        for start in range(0, len(metrics), BATCH_METRICS):
-            client.log_batch(child.info.run_id, metrics=metrics[start : start + BATCH_METRICS])
-    arm_name = REGISTERED_ARM if REGISTERED_ARM in run_ids else job.config.arms[-1].name
-    version = _log_model(client, job, arm_name, run_ids[arm_name])
+    try:
+        for arm in job.config.arms:
+            run_id = job.run_id(arm.name)
+            tags = {_PARENT_TAG: parent_id}
+            child = client.create_run(experiment_id, run_name=run_id, tags=tags)
+            run_ids[arm.name] = child.info.run_id
+            own = [Param("arm", arm.name), Param("placement", arm.placement)]
+            own += [Param("schedule", arm.schedule)]
+            client.log_batch(child.info.run_id, params=_params(job) + own, tags=_tags(job))
+            metrics = loss_metrics(steps, run_id) + quality_metrics(evaluations, run_id)
+            for start in range(0, len(metrics), BATCH_METRICS):
+                client.log_batch(child.info.run_id, metrics=metrics[start : start + BATCH_METRICS])
+        arm_name = REGISTERED_ARM if REGISTERED_ARM in run_ids else job.config.arms[-1].name
+        version = _log_model(client, job, arm_name, run_ids[arm_name])
+    except BaseException:
+        for failed_id in (*run_ids.values(), parent_id):  # nobody else knows of them yet
+            client.set_terminated(failed_id, status="FAILED")
+        raise
     return {
         "mlflow_parent_run_id": parent_id,
         "arms": run_ids,
@@ -225,5 +232,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     main()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import platform
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from analytics.errors import ConfigError
 from analytics.journal import JournalWriter
 from analytics.schema import DimRun, FactStep
 from analytics.store import SequenceStore
@@ -33,7 +35,7 @@ from training.pipeline.step import DenseSide, Schedule, StepResult
 from training.pipeline.synchronous import Synchronous
 from training.planning.collisions import collision_share
 from training.planning.plan import ArmPlan, Plan
-from training.ranks import another_group, share_one_clock
+from training.ranks import another_group, gather_ids, share_one_clock
 from training.recorder import StepRecorder, Window, step_parts
 
 logger = logging.getLogger(__name__)
@@ -140,9 +142,10 @@ class Trainer:
     def run(self) -> None:
         """Train every arm over the whole plan and write its parameters. A collective."""
         plans = {name: arm.plan for name, arm in self.arms.items()}
+        colliding = self._collision_share(next(iter(plans.values())))  # the same in every arm
         if self._rank == 0:
             for arm in self.arms.values():
-                self._journal.write(self._run_record(arm))
+                self._journal.write(self._run_record(arm, colliding))
         self._warm_up()
         blocks = turns(list(self.arms), self._plan.num_steps, self._job.config.train.block_steps)
         orders = orders_of(blocks, self._plan.num_steps)
@@ -150,10 +153,11 @@ class Trainer:
         held: dict[str, RankBatch] = {}
         for turn, block in enumerate(blocks):
             self._run_block(turn, block, batches, held, len(blocks))
+        tables = {name: gather_table(arm.table, self._group) for name, arm in self.arms.items()}
         for name, arm in self.arms.items():
             arm.schedule.close()
-            table_VD = gather_table(arm.table, self._group)
-            if table_VD is not None:
+            table_VD = tables[name]
+            if table_VD is not None:  # rank 0, when no other rank waits for it any more
                 save_parameters(self._job.parameters_path(name), table_VD, arm.dense.model)
 
     def _run_block(
@@ -175,6 +179,7 @@ class Trainer:
             with arm.recorder.data_wait():
                 following = next(batches) if step + 1 < self._plan.num_steps else None
             results.append(arm.schedule.step(held.pop(block.arm), following))
+            check_finite(self._job.config, block.arm, step, results[-1].global_loss)
             if following is not None:
                 held[block.arm] = following
         windows = arm.recorder.end_block()
@@ -229,7 +234,7 @@ class Trainer:
             **dataclasses.asdict(parts),
         )
 
-    def _run_record(self, arm: Arm) -> DimRun:
+    def _run_record(self, arm: Arm, colliding: float | None) -> DimRun:
         job, train = self._job, self._job.config.train
         return DimRun(
             run_id=job.run_id(arm.config.name),
@@ -249,7 +254,7 @@ class Trainer:
             global_batch_sequences=train.global_batch_sequences,
             predicted_straggler_share=arm.plan.predicted_straggler_share,
             bound_straggler_share=arm.plan.bound_straggler_share,
-            collision_share=self._collision_share(arm.plan),
+            collision_share=colliding,
             instance_type=job.instance_type,
             device_hour_cost=job.device_hour_cost,
             currency=job.currency,
@@ -258,15 +263,12 @@ class Trainer:
         )
 
     def _collision_share(self, plan: ArmPlan) -> float | None:
-        """Over the first batches of the plan, history and negatives of all ranks."""
+        """Over the first batches, histories and negatives of all ranks. A collective."""
         rows = []
         for step in range(min(_COLLISION_BATCHES, self._plan.num_steps)):
             epoch = int(self._plan.epochs[step])
-            shares = [
-                self._builder.build(step=step, epoch=epoch, arm=plan, rank=rank).row_ids_U.numpy()
-                for rank in range(self._plan.num_ranks)
-            ]
-            rows.append(np.concatenate(shares))
+            own = self._builder.row_ids(step=step, epoch=epoch, arm=plan, rank=self._rank)
+            rows.append(gather_ids(torch.from_numpy(own), self._group).numpy())
         return collision_share(rows)
 
     def _warm_up(self) -> None:
@@ -286,6 +288,17 @@ class Trainer:
             {"phase": "train", "done": done, "total": total, "arm": arm, "loss": loss},
         )
         logger.info("%s: turn %d of %d done, loss %.4f", arm, done, total, loss)
+
+
+def check_finite(config: RunConfig, arm: str, step: int, loss: float) -> None:
+    """Raise ConfigError when the training has diverged; all ranks see the same loss."""
+    if not math.isfinite(loss):
+        raise ConfigError(
+            f"Arm {arm}, step {step}: the loss is {loss}, so the training has diverged. Lower "
+            f"table_learning_rate ({config.train.table_learning_rate:g}) or dense_learning_rate "
+            f"({config.train.dense_learning_rate:g}), or raise the temperature "
+            f"({config.model.temperature:g})."
+        )
 
 
 def write_progress(attempt_dir: Path, progress: dict[str, object]) -> None:

@@ -25,11 +25,11 @@
 -- hr_at_10 []: Share of users whose test target is among the model's first ten
 -- ndcg_at_10 []: Mean of 1/log2(1+rank) of the test target for ranks up to ten, else 0
 -- mrr []: Mean of 1/rank of the test target
--- device_hours [h]: Allocated rank time
+-- device_hours [h]: Recorded step windows of all ranks; start-up and evaluation are not in it
 -- cost []: Device-hours x price of a device-hour
--- wasted_cost []: The part of cost that was not the ranks' own work, all causes of run_cause
+-- bubble_cost []: The part of cost that was not the ranks' own work, all causes of run_cause
 -- cost_per_1m_samples []: Cost of training on a million sequences
--- cost_per_1000_device_hours_wasted []: Bubble share x price of 1,000 device-hours
+-- bubble_cost_per_1000_device_hours []: Bubble share x price of 1,000 device-hours
 WITH balance AS (
     SELECT
         run_id,
@@ -55,7 +55,7 @@ popularity AS (
 waste AS (
     SELECT
         run_id,
-        CAST(sum(cost) FILTER (WHERE cause <> 'busy') AS DECIMAL(18, 6)) AS wasted_cost
+        CAST(sum(cost) FILTER (WHERE cause <> 'busy') AS DECIMAL(18, 6)) AS bubble_cost
     FROM run_cause
     GROUP BY run_id
 )
@@ -112,14 +112,14 @@ SELECT
     dim_run.device_hour_cost,
     run_parts.window_s / 3600 AS device_hours,
     run_parts.cost,
-    waste.wasted_cost,
+    waste.bubble_cost,
     CAST(
         run_parts.cost / nullif(run_parts.num_samples, 0) * 1000000 AS DECIMAL(18, 6)
     ) AS cost_per_1m_samples,
     CAST(
         (1 - run_parts.busy_s / nullif(run_parts.window_s, 0)) * dim_run.device_hour_cost * 1000
         AS DECIMAL(18, 6)
-    ) AS cost_per_1000_device_hours_wasted,
+    ) AS bubble_cost_per_1000_device_hours,
     dim_run.currency,
     dim_run.started_unix_ns
 FROM dim_run

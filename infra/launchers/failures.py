@@ -18,7 +18,7 @@ _LAST_LINES = 15
 # The kernel tells a supervisor of a death a moment after the peers see the connection close.
 _DEATH_NOTICE_NS = 250_000_000
 _USER_ERRORS = {
-    name
+    name: kind
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.SeqscaleError)
 }
@@ -98,21 +98,23 @@ def recorded_error(path: Path) -> str | None:
         return None  # missing, or half-written by a process that was killed
 
 
-def user_message(recorded: str | None) -> str | None:
-    """The message of a recorded error when it is one of ours, which says itself how to mend."""
+def user_error(recorded: str | None, who: str, log_path: Path) -> errors.SeqscaleError | None:
+    """A recorded error of ours as its own kind again; its message says itself how to mend."""
     kind, separator, message = (recorded or "").partition(": ")
-    return message if separator and kind in _USER_ERRORS else None
+    if not separator or kind not in _USER_ERRORS:
+        return None
+    return _USER_ERRORS[kind](f"{who}: {message}\nLog: {log_path}")
 
 
-def rank_failure(module: str, num_ranks: int, end: RankEnd) -> str:
-    """The whole message about the rank that failed first."""
+def rank_failure(module: str, num_ranks: int, end: RankEnd) -> errors.SeqscaleError:
+    """What to raise about the rank that failed first."""
     who = f"rank {end.rank} of {num_ranks}"
-    message = user_message(end.error)
-    if message is not None:
-        return f"{module}, {who}: {message}\nLog: {end.log_path}"
+    own = user_error(end.error, f"{module}, {who}", end.log_path)
+    if own is not None:
+        return own
     pid = "" if end.pid is None else f" (pid {end.pid})"
     because = f", after {end.error}" if end.error else ""
-    return (
+    return errors.LaunchError(
         f"{module}: {who}{pid} failed first: it {how_it_ended(end.exit_code)}{because}. The other "
         f"ranks were stopped. {_how_to_mend(end.exit_code)}{tail(end.log_path)}"
     )

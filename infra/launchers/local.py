@@ -30,7 +30,7 @@ from infra.launchers.failures import (
     rank_failure,
     recorded_error,
     tail,
-    user_message,
+    user_error,
 )
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def run_ranks(
     on_poll: called about four times a second while waiting; what it raises ends the ranks.
     environment: added to this process's own.
     Raises LaunchError that names the rank which failed first, how it ended, its log and its last
-    lines; when that rank recorded one of our own errors, its message stands first.
+    lines; when that rank recorded one of our own errors, that error.
     """
     what = f"{module} on {num_ranks} ranks"
     prefix = log_dir / f"{module}-rank-"
@@ -82,7 +82,7 @@ def run_ranks(
         first = first_failure(prefix, num_ranks)
         if first is None:
             raise LaunchError(child_failure(what, code, log_path))
-        raise LaunchError(rank_failure(module, num_ranks, first))
+        raise rank_failure(module, num_ranks, first)
 
 
 def run_child(
@@ -100,7 +100,7 @@ def run_child(
     log_path: takes its output, appended.
     Raises LaunchError with the exit code or signal, the log and its last lines. A child that
     records its exception in the file named by TORCHELASTIC_ERROR_FILE, as torch's `record` does,
-    is answered with the message of one of our own errors.
+    is answered with that error when it is one of our own.
     """
     _make_folder(log_path.parent, what)
     error_path = log_path.with_suffix(".error.json")
@@ -116,9 +116,9 @@ def run_child(
         environment=_environment(extra),
     )
     if code != 0:
-        recorded = user_message(recorded_error(error_path))
-        if recorded is not None:
-            raise LaunchError(f"{what}: {recorded}\nLog: {log_path}")
+        own = user_error(recorded_error(error_path), what, log_path)
+        if own is not None:
+            raise own
         raise LaunchError(child_failure(what, code, log_path))
 
 

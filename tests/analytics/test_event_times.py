@@ -15,7 +15,12 @@ def from_cells(tmp_path: Path, cells: list[str]) -> tuple[SequenceStore, Prepare
     rows = [f"{user},x{place},{cell}" for user in "ab" for place, cell in enumerate(cells)]
     path.write_text("\n".join(["user,item,time", *rows]))
     data = prepare(
-        path, tmp_path / "stores", columns=InteractionColumns(), min_history=1, max_history=99
+        path,
+        tmp_path / "stores",
+        columns=InteractionColumns(),
+        min_history=1,
+        max_history=99,
+        drop_unparsable_times=True,
     )
     return open_store(Path(data.store_dir)), data
 

@@ -49,7 +49,7 @@ def test_the_line_of_an_arm_is_what_paper_says(con):
     # 32 sequences for 0.08
     assert baseline["cost_per_1m_samples"] == pytest.approx(2500.0)
     # half of 1,000 device-hours at 9
-    assert baseline["cost_per_1000_device_hours_wasted"] == pytest.approx(4500.0)
+    assert baseline["bubble_cost_per_1000_device_hours"] == pytest.approx(4500.0)
     # 4 s of 5 s are own work; 20 s at 9 an hour
     assert balanced["bubble_share"] == pytest.approx(0.2)
     assert balanced["straggler_share"] == pytest.approx(0.0)
@@ -73,7 +73,7 @@ def test_quality_is_of_the_test_split_with_popularity_beside_it(con):
 
 
 def test_causes_share_out_the_whole_cost(con):
-    causes = metrics.run_causes(con, f"{PIPELINE}-baseline")
+    causes = [row for row in metrics.pipeline_causes(con, PIPELINE) if row["arm"] == "baseline"]
     # 0.08 over shares 1/2, 1/4, 1/8, 1/16, 1/16; no copies; host and kernel were not measured
     assert [(row["cause"], row["share"], row["cost"]) for row in causes] == [
         ("busy", 0.5, 0.04),
@@ -115,7 +115,7 @@ def test_costs_of_causes_add_up_to_the_last_micro_unit(paper, rate):
     paper.write([paper.run("baseline", device_hour_cost=rate), *steps])
     rows = query(
         paper,
-        "SELECT any_value(e.cost), sum(c.cost), any_value(e.wasted_cost), "
+        "SELECT any_value(e.cost), sum(c.cost), any_value(e.bubble_cost), "
         "sum(c.cost) FILTER (WHERE cause <> 'busy') "
         "FROM run_efficiency e JOIN run_cause c USING (run_id)",
     )

@@ -24,7 +24,7 @@ def arm(name: str, **changes: Any) -> dict[str, Any]:
         "popularity_hr_at_10": 0.086,
         "num_cold_targets": 3,
         "cost": 0.012345,
-        "cost_per_1000_device_hours_wasted": 1720.0,  # 0.25 x 1,000 h x 6.88
+        "bubble_cost_per_1000_device_hours": 1720.0,  # 0.25 x 1,000 h x 6.88
         "currency": "USD",
     }
     return {**row, **changes}
@@ -66,6 +66,15 @@ def receipt(request_for: Request) -> dict[str, Any]:
             "currency": "USD",
             "source": "AWS on-demand list price",
         },
+        "devices": [
+            {
+                "host": "h",
+                "device_id": "cpu",
+                "utilization_share": 0.87,
+                "memory_used_bytes": 3 * 2**30,
+                "sampler_cpu_share": 0.004,
+            }
+        ],
         "mlflow": {
             "tracking_uri": "sqlite:////runs/mlflow.db",
             "parent_run_id": "m0",
@@ -132,6 +141,7 @@ def test_markdown_and_console_hold_the_same_figures(
         assert line in text
         assert line in shown
     assert "6,880.00 USD per 1,000 device-hours" in text
+    assert "cpu of h: in use 87.0 % of the time, at most 3.0 GiB" in text
 
 
 def test_the_registered_version_and_every_run_are_named(receipt: dict[str, Any]) -> None:

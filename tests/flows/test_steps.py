@@ -165,8 +165,11 @@ def test_a_cached_calibration_starts_no_child(
     with_cost(made)
     monkeypatch.setattr(calibration, "run_child", lambda *_, **__: pytest.fail("a child began"))
     assert calibration.calibrated_cost(made.config, made.work) == COST
-    wider = request.configure(recipe("smoke_cpu"), ranks=1)
-    assert not calibration.is_calibrated(wider, made.work)
+    # what a sequence costs does not depend on how many ranks share the work; it does on the model
+    alone = request.configure(recipe("smoke_cpu"), ranks=1)
+    assert calibration.calibrated_cost(alone, made.work) == COST
+    other = calibration.cost_key(recipe("demo_cpu"))
+    assert other != calibration.cost_key(made.config)
 
 
 def test_a_head_start_that_is_not_wanted_any_more_ends_its_child(

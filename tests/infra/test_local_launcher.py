@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.errors import LaunchError
+from analytics.errors import ConfigError, InputError, LaunchError
 from infra.launchers import supervisor
 from infra.launchers.local import background_child, run_child, run_ranks
 
@@ -131,7 +131,7 @@ def test_a_recorded_error_of_ours_is_the_message(tmp_path):
         "json.dump({'message': {'message': 'InputError: x.csv: it is empty.'}}, open(path, 'w'));"
         "raise SystemExit(1)"
     )
-    with pytest.raises(LaunchError, match=r"^registration: x\.csv: it is empty\.\nLog: .*r\.log$"):
+    with pytest.raises(InputError, match=r"^registration: x\.csv: it is empty\.\nLog: .*r\.log$"):
         run_child(
             [sys.executable, "-W", "ignore", "-c", program],
             what="registration",
@@ -281,7 +281,7 @@ def test_a_killed_rank_is_named_and_the_waiting_one_ends(tmp_path, programs):
 
 def test_a_users_mistake_found_in_a_rank_is_the_message(tmp_path, programs):
     expected = r"^rank_program, rank 1 of 2: seed is -1; it must be 0 or more\. Change seed"
-    with pytest.raises(LaunchError, match=expected) as caught:
+    with pytest.raises(ConfigError, match=expected) as caught:
         run_ranks(
             "rank_program",
             ["mistake", str(tmp_path)],

@@ -35,6 +35,17 @@ def test_the_last_rank_waits_for_nobody_and_no_wait_is_longer_than_itself(
     assert parts.exposed_comm_s == pytest.approx((30 - straggler) * 1e-9)
 
 
+def test_the_last_rank_does_not_wait_for_itself() -> None:
+    # blocked 10-40 on its own thread, which is ready at 30; no other rank is later than 20 or 30
+    waits = [Wait(begin_ns=10, end_ns=40, arrival_ns=30)]
+    for last in (20, 30):
+        parts = step_parts(window(waits=waits), [last])
+        assert parts.straggler_wait_s == 0.0
+        assert parts.exposed_comm_s == pytest.approx(30e-9)
+    # another rank comes at 35: 5 waited for it
+    assert step_parts(window(waits=waits), [35]).straggler_wait_s == pytest.approx(5e-9)
+
+
 def test_communication_under_compute_is_overlapped_not_exposed() -> None:
     # in flight 20-50 in the background, of which the loop was blocked 45-50
     waits = [Wait(begin_ns=45, end_ns=50, arrival_ns=20)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from analytics.errors import StoreError
+from analytics.errors import ConfigError, StoreError
 from analytics.journal import read_journal
 from analytics.schema import DimRun
 from analytics.store import open_store
@@ -18,7 +19,7 @@ from training.config import BALANCED, BASELINE
 from training.feed import BatchBuilder, Order, feed
 from training.parameters import load_parameters
 from training.planning.plan import read_plan
-from training.trainer import Block, orders_of, turns
+from training.trainer import Block, check_finite, orders_of, turns
 
 
 def test_arms_take_turns_over_the_same_steps_and_swap_who_is_first() -> None:
@@ -86,6 +87,15 @@ def test_training_leaves_run_records_progress_and_parameters(tmp_path: Path, on_
         np.testing.assert_array_equal(table.numpy(), states[0][arm]["table"])
         assert set(dense) == set(states[0][arm]["dense"])
         assert load_file(job.parameters_path(arm))["item_table"].shape == (50, 16)
+
+
+def test_a_diverged_loss_names_arm_step_and_what_to_lower(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [5] * 4, 50)
+    job = make_job(tmp_path, store, (BASELINE,), num_ranks=1)
+    for loss in (math.nan, math.inf):
+        with pytest.raises(ConfigError, match=r"Arm balanced, step 3: .*table_learning_rate"):
+            check_finite(job.config, "balanced", 3, loss)
+    check_finite(job.config, "balanced", 3, 0.5)
 
 
 def test_missing_parameters_say_how_to_get_them(tmp_path: Path) -> None:

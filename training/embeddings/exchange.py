@@ -1,8 +1,9 @@
 """Carries ids, rows and gradients between the rank that needs a row and the rank that owns it.
 
-A `Request` is one batch's agreement between all ranks: who wants which rows of whom. It is made by
-`exchange_ids` and then used for the rows (owner to asker) and for the gradients (asker to owner).
-Every method is a collective: all ranks call it, in the same order within one process group.
+A `Request` is one batch's agreement between all ranks: who wants which rows of whom. A rank groups
+its ids by owner (`group_by_owner`, its own work), all agree (`exchange_ids`), and the request is
+then used for the rows (owner to asker) and for the gradients (asker to owner). `exchange_...` and
+`send_...` are collectives: all ranks call them, in the same order within one process group.
 
 Shape letters: U distinct rows this rank asks for, Q rows asked of this rank, R ranks, D width.
 """
@@ -15,6 +16,15 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """The rows one rank needs, by owner."""
+
+    order_U: Tensor  # places of the ids after grouping by owner
+    num_asked_R: Tensor  # rows asked of each rank
+    places_U: Tensor  # the rows' places at their owners, in grouped order
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,17 +71,26 @@ class Exchange:
         taken, self._in_flight = self._in_flight, []
         return taken
 
-    def exchange_ids(self, row_ids_U: Tensor) -> Request:
-        """Agree on the rows of a batch; row_ids_U: distinct ids this rank needs, ascending."""
+    def group_by_owner(self, row_ids_U: Tensor) -> Grouped:
+        """Sort a batch's rows by the rank that owns them; row_ids_U: distinct ids, ascending."""
         owner_U = row_ids_U % self._world_size
         order_U = torch.argsort(owner_U, stable=True)
-        asked = torch.bincount(owner_U, minlength=self._world_size)
-        wanted = torch.empty_like(asked)
-        self._all_to_all(wanted, asked, None, None)
-        asked_R, wanted_R = asked.tolist(), wanted.tolist()
+        return Grouped(
+            order_U=order_U,
+            num_asked_R=torch.bincount(owner_U, minlength=self._world_size),
+            places_U=(row_ids_U // self._world_size)[order_U],
+        )
+
+    def exchange_ids(self, grouped: Grouped) -> Request:
+        """Tell every owner which of its rows this rank needs, and hear what is asked of it."""
+        wanted = torch.empty_like(grouped.num_asked_R)
+        self._all_to_all(wanted, grouped.num_asked_R, None, None)
+        asked_R, wanted_R = grouped.num_asked_R.tolist(), wanted.tolist()
         places_Q = torch.empty(sum(wanted_R), dtype=torch.int64)
-        self._all_to_all(places_Q, (row_ids_U // self._world_size)[order_U], wanted_R, asked_R)
-        return Request(order_U=order_U, asked_R=asked_R, wanted_R=wanted_R, places_Q=places_Q)
+        self._all_to_all(places_Q, grouped.places_U, wanted_R, asked_R)
+        return Request(
+            order_U=grouped.order_U, asked_R=asked_R, wanted_R=wanted_R, places_Q=places_Q
+        )
 
     def send_rows(self, rows_QD: Tensor, wanted_R: list[int], asked_R: list[int]) -> Tensor:
         """Owner to asker; returns the rows in grouped order, shape (sum(asked_R), D)."""

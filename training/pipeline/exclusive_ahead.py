@@ -41,6 +41,7 @@ class Ahead:
     rows_UD: Tensor  # grouped order; filled where exclusive_U
     in_flight: list[Interval]
     arrival_ns: int  # when this rank was ready for the last of the thread's collectives
+    cpu_ns: int  # CPU time of the thread
     sent_bytes: int
 
 
@@ -111,9 +112,9 @@ class ExclusiveAhead:
 
         touched_Q: places in this rank's table that the running batch touches, over all ranks.
         """
-        exchange = self._ahead_exchange
+        exchange, cpu_begin = self._ahead_exchange, time.thread_time_ns()
         sent_before = exchange.sent_bytes
-        request = exchange.exchange_ids(batch.row_ids_U)
+        request = exchange.exchange_ids(exchange.group_by_owner(batch.row_ids_U))
         exclusive_Q = ~torch.isin(request.places_Q, touched_Q)
         exclusive_U = exchange.send_flags(exclusive_Q, request)
         # rows outside touched_Q: the update of the running batch writes none of them
@@ -130,6 +131,7 @@ class ExclusiveAhead:
             rows_UD=rows_UD,
             in_flight=exchange.take_in_flight(),
             arrival_ns=arrival,
+            cpu_ns=time.thread_time_ns() - cpu_begin,
             sent_bytes=exchange.sent_bytes - sent_before,
         )
 
@@ -138,7 +140,7 @@ class ExclusiveAhead:
         with self._recorder.wait() as wait:
             ahead = fetching.result()
             wait.arrival_ns = ahead.arrival_ns
-        self._recorder.in_background(ahead.in_flight)
+        self._recorder.in_background(ahead.in_flight, ahead.cpu_ns)
         return ahead
 
     def _fetch_colliding(self, ahead: Ahead) -> Ready:
@@ -159,8 +161,10 @@ class ExclusiveAhead:
 
     def _fetch_all(self, batch: RankBatch) -> Ready:
         """The very first batch: nothing runs before it, so nothing hides its exchange."""
+        with self._recorder.work():
+            grouped = self._exchange.group_by_owner(batch.row_ids_U)
         with self._recorder.wait():
-            request = self._exchange.exchange_ids(batch.row_ids_U)
+            request = self._exchange.exchange_ids(grouped)
         with self._recorder.work():
             rows_QD = self._table.lookup(request.places_Q)
         with self._recorder.wait():

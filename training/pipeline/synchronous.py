@@ -33,8 +33,10 @@ class Synchronous:
         """One step; `following` is not looked at."""
         recorder, exchange = self._recorder, self._exchange
         sent_before = exchange.sent_bytes
+        with recorder.work():
+            grouped = exchange.group_by_owner(batch.row_ids_U)
         with recorder.wait():
-            request = exchange.exchange_ids(batch.row_ids_U)
+            request = exchange.exchange_ids(grouped)
         with recorder.work():
             rows_QD = self._table.lookup(request.places_Q)
         with recorder.wait():

@@ -1,0 +1,43 @@
+"""A lock file held by one process at a time, and given up for lost after a stated time.
+
+Standard library only. The lock belongs to the open file, so it ends with the process, however that
+ends; the file itself stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_POLL_S = 0.05
+
+
+@contextlib.contextmanager
+def held(
+    path: Path,
+    *,
+    timeout_s: float,
+    late: Callable[[], Exception],
+    on_wait: Callable[[], None] | None = None,
+) -> Iterator[None]:
+    """Hold the lock of `path` while the block runs; its folder must be there.
+
+    late: makes what is raised when another process still holds it after `timeout_s`.
+    on_wait: called at every look while waiting; what it raises ends the wait.
+    """
+    deadline = time.monotonic() + timeout_s
+    with path.open("a", encoding="utf-8") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise late() from None
+            if on_wait is not None:
+                on_wait()
+            time.sleep(_POLL_S)
+        yield
