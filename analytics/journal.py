@@ -137,8 +137,11 @@ def _read_segment(path: Path, record: type, hint: str) -> Iterator[tuple[int, An
     for number, line in enumerate(lines, start=1):
         is_last = number == len(lines)
         try:
-            yield number, from_mapping(record, json.loads(line))
-        except (ValueError, TypeError, AttributeError) as error:
+            values = json.loads(line)
+            if not isinstance(values, dict):
+                raise ValueError("the line is not a JSON object")
+            yield number, from_mapping(record, values)
+        except (ValueError, RecursionError) as error:
             if is_open and is_last and not ends_whole:
                 yield number, None
                 return

@@ -240,7 +240,8 @@ def _parquet_select(source: Source) -> str:
     quoted = ['"' + name.replace('"', '""') + '"' for name in source.names]
     user, item, time = quoted[source.user], quoted[source.item], quoted[source.time]
     if source.time_is_typed:
-        time = f"epoch_us({time})"
+        # DuckDB has no epoch_us of nanoseconds with a zone; both casts keep the instant
+        time = f"epoch_us(CAST({time} AS TIMESTAMPTZ))"
     cells = ", ".join(
         f"nullif(CAST({cell} AS VARCHAR), '') AS {name}_text"
         for name, cell in (("user", user), ("item", item), ("time", time))

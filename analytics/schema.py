@@ -24,6 +24,8 @@ Record = TypeVar("Record")
 
 _SQL_TYPES: dict[type, str] = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
 
+_INT64 = 2**63
+
 TABLES: dict[str, type] = {}
 
 
@@ -133,6 +135,8 @@ def _check(spec: Column, value: Any) -> Scalar:
         raise ValueError(f"'{spec.name}' is {value!r}, expected {_in_words(spec)}")
     if spec.python_type is float and not math.isfinite(value):
         raise ValueError(f"'{spec.name}' is {value!r}, expected a finite number")
+    if spec.python_type is int and not -_INT64 <= value < _INT64:
+        raise ValueError(f"'{spec.name}' is {value!r}, expected a whole number of 64 bits")
     if spec.lower is not None and value < spec.lower:
         raise ValueError(f"'{spec.name}' is {value!r}, expected at least {spec.lower:g}")
     if spec.upper is not None and value > spec.upper:

@@ -77,7 +77,12 @@ def load(
     rows: dict[str, int] = dict.fromkeys(TABLES, 0)
     attempts: dict[str, int | None] = {}
     num_torn = num_repeated = 0
-    with _writable(runs_dir), _lock(runs_dir, lock_timeout_s), _working(runs_dir) as con:
+    with contextlib.ExitStack() as held_open:
+        held_open.enter_context(_writable(runs_dir))
+        held_open.enter_context(_lock(runs_dir, lock_timeout_s))
+        if _drop_damaged(runs_dir):
+            folders = _pipeline_folders(runs_dir, None)
+        con = held_open.enter_context(_working(runs_dir))
         with _transaction(con):  # one sync to disk, not one for each of the comments
             create_tables(con)
             create_views(con)
@@ -261,6 +266,25 @@ def _replace_pipeline(
             f"format = 'newline_delimited', columns = {reader_types(record)})"
         )
         con.execute(f"INSERT OR REPLACE INTO {name} BY NAME {rows}")
+
+
+def _drop_damaged(runs_dir: Path) -> bool:
+    """Remove a working warehouse that a full disk or a crash has left unreadable.
+
+    It holds nothing that the journals do not: True tells that every pipeline is to be loaded anew.
+    """
+    path = runs_dir / WORK_NAME / PUBLISHED_NAME
+    if not path.exists():
+        return False
+    try:
+        duckdb.connect(path, config=_CONFIG).close()
+    except duckdb.Error as error:
+        if "not a valid DuckDB database" not in str(error):
+            raise
+        path.unlink()
+        path.with_name(path.name + ".wal").unlink(missing_ok=True)
+        return True
+    return False
 
 
 @contextlib.contextmanager

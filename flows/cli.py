@@ -3,13 +3,15 @@
 Before: a person or a script.   After: the room that does the work, imported inside its command, so
 that `seqscale --help` answers at once.
 Exit codes: 0 done; 2 a mistake of the user's, a file's or the machine's, with one message on
-standard error; 130 interrupted; anything else is a fault of ours and shows its traceback.
+standard error; 130 interrupted; 143 told to end; anything else is a fault of ours and shows its
+traceback.
 Standard output holds the result alone, with --json exactly one JSON document.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,7 +88,7 @@ def run(
     from training.recipes import recipe as recipe_named
 
     config = configure(recipe_named(recipe), ranks=ranks, batch=batch, epochs=epochs, seed=seed)
-    name = pipeline_id or new_pipeline_id()
+    name = new_pipeline_id() if pipeline_id is None else pipeline_id
     cost = price(instance, region=region, currency=currency, rates=rates, pipeline_id=name)
     with reporting():
         columns = InteractionColumns(user=user, item=item, time=time)
@@ -124,13 +126,13 @@ def fetch(
 @app.command()
 def profile(
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file of interactions.")],
-    gpus: Annotated[int, typer.Option(min=2, help="GPUs the forecast is for.")] = 64,
+    gpus: Annotated[int, typer.Option(min=2, max=65_536, help="GPUs the forecast is for.")] = 64,
     instance: Instance = DEFAULT_INSTANCE,
     region: Region = None,
     currency: Currency = "USD",
     rates: Rates = None,
     sequences_per_rank: Annotated[
-        int, typer.Option(min=1, help="Mean sequences of a GPU in one global batch.")
+        int, typer.Option(min=1, max=4096, help="Mean sequences of a GPU in one global batch.")
     ] = 32,
     cost_model: Annotated[
         str, typer.Option(help="Stated cost coefficients: a model on a device.")
@@ -216,11 +218,19 @@ def main() -> None:
     """The console script: one message and a code for what is not a fault of ours; Typer answers an
     interrupt with 130, after the flow has loaded what was recorded.
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _told_to_end)
     try:
         app()
     except SeqscaleError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(2)
+
+
+def _told_to_end(number: int, _frame: object) -> None:
+    """End in order: what was begun is cleaned up, children are stopped, the reason is said."""
+    typer.echo(f"seqscale: ended by {signal.Signals(number).name}.", err=True)
+    sys.exit(128 + number)
 
 
 def _source(interactions: Path | None, columns: Any) -> dict[str, Any]:

@@ -31,9 +31,10 @@ def serve(runs_dir: Path, *, port: int, open_browser: bool) -> int:
         try:
             return child.wait()
         except KeyboardInterrupt:  # the terminal has sent it to the child as well
+            return 0
+        finally:  # also when this process is told to end: Streamlit must not outlive it
             child.terminate()
             child.wait(timeout=STOP_TIMEOUT_S)
-            return 0
 
 
 def dashboard_command(*, port: int, open_browser: bool) -> list[str]:

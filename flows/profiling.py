@@ -26,6 +26,7 @@ from training.planning.cost import NAMED_COSTS, CostModel
 from training.planning.forecast import FORECAST_RANKS
 
 LOGGER = logging.getLogger("seqscale.profile")
+MAX_BATCH = 4_194_304  # sequences of a global batch; the forecast holds twenty of them
 MAX_HISTORY = 16_384  # events kept of a user; the longest training length that is in use today
 
 
@@ -77,6 +78,12 @@ def profile_file(
     Raises InputError for a file that cannot be used, ConfigError for an unknown cost model.
     """
     cost = named_cost(cost_name)
+    if num_gpus * sequences_per_rank > MAX_BATCH:
+        raise ConfigError(
+            f"{num_gpus} GPUs x {sequences_per_rank} sequences make a global batch of "
+            f"{num_gpus * sequences_per_rank:,}; at most {MAX_BATCH:,} are forecast. Lower --gpus "
+            "or --sequences-per-rank: shares change little beyond that."
+        )
     if not source.is_file():
         raise InputError(f"{source} is not a file; give a CSV or Parquet file of interactions.")
     place = Path(tempfile.gettempdir())

@@ -20,6 +20,7 @@ from flows.receipt_lines import (
     device_lines,
     money_line,
     next_steps,
+    quality_lines,
     table_cells,
 )
 from flows.request import RunRequest
@@ -83,7 +84,14 @@ def markdown(receipt: Json) -> str:
     lines += ["", "## Balanced against baseline", ""]
     lines += [f"- {line}" for line in comparison_lines(receipt["comparison"])]
     lines += [f"- {line}" for line in device_lines(receipt["devices"])]
-    lines += [f"- {money_line(receipt)}", "", "## Where it is", ""]
+    lines += [f"- {line}" for line in quality_lines(arms)]
+    lines += [
+        f"- {money_line(receipt)}",
+        "- what each figure means: docs/definitions.md",
+        "",
+        "## Where it is",
+        "",
+    ]
     lines += [f"- {line}" for line in place_lines(receipt)]
     lines += ["", "## What to run next", ""]
     lines += [f"- `{command}`: {why}" for command, why in receipt["next"]]
@@ -134,7 +142,7 @@ def show(receipt: Json, *, width: int | None = None) -> None:
     console.print(dataset_line(receipt), markup=False, highlight=False)
     console.print(table)
     remarks = [*comparison_lines(receipt["comparison"]), *device_lines(receipt["devices"])]
-    for line in (*remarks, money_line(receipt)):
+    for line in (*remarks, *quality_lines(receipt["arms"]), money_line(receipt)):
         console.print(line, markup=False, highlight=False)
     console.print()
     for line in place_lines(receipt):

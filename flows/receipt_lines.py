@@ -57,6 +57,7 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("  kernel gaps", "kernel_gap_share", percent),
     ("  not attributed", "unattributed_share", percent),
     ("exchange under compute", "overlap_share", percent),
+    ("rows fetched ahead", "rows_ahead_share", percent),
     ("rows that the batch before also touches", "collision_share", percent),
     ("HR@10", "hr_at_10", figure),
     ("  of popularity ranking", "popularity_hr_at_10", figure),
@@ -92,6 +93,8 @@ def comparison_lines(comparison: Json | None) -> list[str]:
         f"CPU-time imbalance, balanced / baseline: {_interval(comparison['cpu_imbalance_ratio'])}",
         f"step time, balanced / baseline: {_interval(comparison['step_time_ratio'])}",
         f"bubble reduction: {_interval(comparison['bubble_reduction_share'])} ({blocks})",
+        "step time gains less than the bubble loses where ranks share cores with the exchange: "
+        "own work then takes longer",
     ]
 
 
@@ -118,8 +121,19 @@ def money_line(receipt: Json) -> str:
     hours_cost = price["device_hour_cost"] * 1000
     return (
         f"priced as {price['instance_type']} ({price['device_name']}, {price['region']}): "
-        f"{hours_cost:,.2f} {price['currency']} per 1,000 device-hours; {price['source']}"
+        f"{hours_cost:,.2f} {price['currency']} per 1,000 device-hours, as if each rank were one "
+        f"of its devices; {price['source']}"
     )
+
+
+def quality_lines(arms: list[Json]) -> list[str]:
+    """A word of warning for every arm whose model ranks no better than popularity."""
+    return [
+        f"{arm['arm']}: the model ranks worse than popularity does (NDCG@10); train it longer or "
+        "on more data before anybody uses it"
+        for arm in arms
+        if (arm.get("ndcg_at_10") or 0.0) < (arm.get("popularity_ndcg_at_10") or 0.0)
+    ]
 
 
 def next_steps(request: RunRequest) -> list[tuple[str, str]]:

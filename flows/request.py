@@ -15,7 +15,8 @@ from analytics.errors import ConfigError
 from analytics.schema import DimPrice
 from training.config import RunConfig
 
-_PIPELINE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_PIPELINE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_TAKEN = ("export", "mlartifacts")  # names of the runs folder's own; its files all have a dot
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,10 +38,11 @@ class RunRequest:
     train_timeout_s: float = 86_400.0
 
     def __post_init__(self) -> None:
-        if not _PIPELINE_ID.fullmatch(self.pipeline_id):
+        if not _PIPELINE_ID.fullmatch(self.pipeline_id) or self.pipeline_id in _TAKEN:
             raise ConfigError(
-                f"The pipeline id '{self.pipeline_id}' cannot name a folder; use up to 100 "
-                "letters, digits, '-', '_' and '.', the first a letter or digit."
+                f"The pipeline id '{self.pipeline_id}' cannot name a folder here; use up to 100 "
+                "letters, digits, '-' and '_', the first a letter or digit, and none of "
+                f"{', '.join(_TAKEN)}."
             )
 
     @property

@@ -24,6 +24,8 @@ from analytics.schema import DimPrice
 LIST_DATE = datetime.date(2026, 11, 30)
 LIST_CURRENCY = "USD"
 RATE_COLUMNS = ("rate_date", "from_currency", "to_currency", "rate")
+# wider than any two currencies are apart
+_RATE_RANGE = (Decimal("0.000001"), Decimal(1_000_000))
 _SOURCES = {"aws": "AWS on-demand list price", "azure": "Azure on-demand list price"}
 
 
@@ -136,7 +138,7 @@ def _rate(currency: str, rates: Path | None) -> tuple[Decimal, datetime.date]:
     if rates is None:
         raise ConfigError(
             f"Prices are listed in {LIST_CURRENCY}; for {currency} a table of dated rates is "
-            f"needed: a CSV file with the columns {','.join(RATE_COLUMNS)}."
+            f"needed: give --rates a CSV file with the columns {','.join(RATE_COLUMNS)}."
         )
     pair = [r for r in _read_rates(rates) if r[1] == LIST_CURRENCY and r[2] == currency]
     valid = [r for r in pair if r[0] <= LIST_DATE]
@@ -189,6 +191,9 @@ def _parse_rates(
             rate = Decimal((row["rate"] or "").strip())
         except InvalidOperation:
             rate = Decimal("nan")
-        if not (rate.is_finite() and rate > 0):
-            raise ConfigError(f"{where}: rate is '{row['rate']}', expected a number above 0.")
+        if not (rate.is_finite() and _RATE_RANGE[0] <= rate <= _RATE_RANGE[1]):
+            raise ConfigError(
+                f"{where}: rate is '{row['rate']}', expected a number from {_RATE_RANGE[0]} to "
+                f"{_RATE_RANGE[1]}."
+            )
         yield day, (row["from_currency"] or "").strip(), (row["to_currency"] or "").strip(), rate

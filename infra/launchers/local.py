@@ -33,7 +33,7 @@ from infra.launchers.failures import (
     user_error,
 )
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("seqscale.launchers")
 
 _POLL_S = 0.25
 # From the inside out, each has time to see the one below it end: a rank, torchrun, all of it.

@@ -215,6 +215,35 @@ def test_every_dropped_row_has_one_reason(tmp_path: Path) -> None:
     assert sorted(set(open_store(Path(data.store_dir)).items.tolist())) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    "kind", ["TIMESTAMPTZ", "TIMESTAMP", "TIMESTAMP_NS", "TIMESTAMP_MS", "TIMESTAMP_S", "DATE"]
+)
+def test_typed_times_of_a_parquet_file_keep_their_instant(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "events.parquet"
+    con = duckdb.connect()
+    con.execute("SET TimeZone = 'UTC'")
+    con.execute(
+        f"COPY (SELECT u, i, ('2024-01-31 00:00:00'::TIMESTAMP + INTERVAL (i) DAY)::{kind} AS time "
+        f"FROM range(2) AS users(u), range(3) AS items(i)) TO '{path}' (FORMAT parquet)"
+    )
+    data = prepared(path, user="u", item="i", time="time")
+    first = 1_706_659_200_000_000  # 31 January 2024, midnight UTC
+    assert [time for _, time in histories(data)["0"]] == [
+        first + d * 86_400_000_000 for d in range(3)
+    ]
+
+
+def test_nanoseconds_with_a_zone_keep_their_instant(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "events.parquet"
+    ns = [1_706_659_200_000_000_000 + n for n in (0, 1_000, 2_000)] * 2
+    times = pa.array(ns, type=pa.timestamp("ns", tz="Europe/Madrid"))
+    parquet.write_table(pa.table({"user": [*"aaabbb"], "item": [*"xyzxyz"], "time": times}), path)
+    assert [time for _, time in histories(prepared(path))["a"]] == [
+        1_706_659_200_000_000 + n for n in range(3)
+    ]
+
+
 def test_a_file_with_an_unparsable_time_is_refused_unless_told_to_drop_it(tmp_path: Path) -> None:
     lines = [f"{user},{item},{item}" for user in "ab" for item in range(1, 6)]
     text = "\n".join(["user,item,time", *lines[:4], "a,6,soon", *lines[4:], "b,7,", ""])

@@ -256,6 +256,17 @@ def test_a_full_disk_is_told_and_leaves_the_old_warehouse(paper):
     assert everything(paper.runs_dir) == before
 
 
+def test_a_damaged_working_warehouse_is_made_anew_from_all_journals(paper):
+    paper.pipeline("first")
+    paper.pipeline("second")
+    before = load(paper.runs_dir).rows
+    # what a full disk leaves: a file that DuckDB does not know for its own
+    (paper.runs_dir / ".work" / "warehouse.duckdb").write_bytes(b"\0" * 8192)
+    report = load(paper.runs_dir, ["second"])
+    assert sorted(report.pipelines) == ["first", "second"]
+    assert report.rows == before
+
+
 def test_a_column_added_to_the_schema_reaches_an_old_warehouse(paper):
     import duckdb
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +116,9 @@ WRONG_SETTINGS = {
     "batch below ranks": (["--batch", "2", "--ranks", "4"], "fewer than the 4 ranks"),
     "no epoch": (["--epochs", "0"], "num_epochs is 0"),
     "odd pipeline id": (["--pipeline-id", "../up"], "cannot name a folder"),
+    "empty pipeline id": (["--pipeline-id", ""], "cannot name a folder"),
+    "a file's pipeline id": (["--pipeline-id", "mlflow.db"], "cannot name a folder"),
+    "a folder's pipeline id": (["--pipeline-id", "export"], "cannot name a folder"),
 }
 
 
@@ -280,6 +285,39 @@ def test_settings_leave_the_users_own_values(tmp_path: Path) -> None:
     )
     assert configured_api_url(given) == "http://prefect.example/api"
     assert configured_api_url({"PREFECT_HOME": str(tmp_path / "none")}) is None
+
+
+def test_told_to_end_it_says_so_and_leaves_nothing_begun(tmp_path: Path) -> None:
+    source = write(tmp_path / "small.csv", rows(20, 8))
+    command = [sys.executable, "-m", "flows.cli", "run", "--interactions", source]
+    command += ["--user", "uid", "--item", "sku", "--time", "ts", "--recipe", "smoke_cpu"]
+    command += ["--runs-dir", str(tmp_path / "runs"), "--pipeline-id", "told"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        seen = []
+        for line in child.stderr:  # its first words come while Prefect's server still starts
+            seen.append(line)
+            if "rows kept" in line:
+                child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=60) == 143
+    assert "ended by SIGTERM" in "".join(seen)
+    assert not (tmp_path / "runs" / "told").exists()
+    assert not list((tmp_path / "runs" / ".work" / "prefect").glob("port-*"))
+
+
+def test_a_dashboard_that_is_told_to_end_takes_streamlit_with_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "flows.cli", "dashboard", "--runs-dir", str(tmp_path)]
+    command += ["--port", str(port), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        line = next(line for line in child.stdout if str(port) in line)  # it serves
+        assert "127.0.0.1" in line
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=60) == 143
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 def test_the_dashboard_is_bound_to_this_host_and_tells_nobody() -> None:

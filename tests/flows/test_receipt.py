@@ -109,7 +109,7 @@ def test_nought_is_not_missing() -> None:
 
 
 def test_intervals_are_shown_where_there_are_any(receipt: dict[str, Any]) -> None:
-    wait, imbalance, _, bubble = comparison_lines(receipt["comparison"])
+    wait, imbalance, _, bubble, _ = comparison_lines(receipt["comparison"])
     assert wait.endswith("0.310 (0.250 to 0.400)")
     assert imbalance.endswith("0.200 (too few blocks for an interval)")
     assert "not measurable" in bubble
