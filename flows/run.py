@@ -49,6 +49,7 @@ def run(request: RunRequest) -> dict[str, Any]:
     check_runs_dir(request.runs, check_source(request))
     set_environment(request.runs)
     with writing_under(request.runs), _prepared(request) as ready:
+        LOGGER.info("flow: waiting for Prefect's server and the calibration of this host")
         from flows.pipeline import pipeline  # imports Prefect while its server comes up
 
         ready()

@@ -177,8 +177,9 @@ def _watching(path: Path, phase: str = "train") -> Callable[[], None]:
         last = text
         progress = json.loads(text)
         if progress["phase"] == phase:
+            unit = "blocks of steps" if phase == "train" else "rankings"
             loss = "" if progress.get("loss") is None else f", loss {progress['loss']:.3f}"
-            note = f"{progress.get('arm', '')}{loss}"
+            note = f"{unit}, {progress['arm']}{loss}"
             report(phase, progress["done"], progress["total"], note)
 
     return poll

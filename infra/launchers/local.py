@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -138,7 +139,7 @@ def background_child(
     with _supervised(command, what, log_path, _environment(environment or {})) as process:
         yield process
         early = process.poll() is not None
-    if early or process.returncode != 0:
+    if early or process.returncode not in (0, -signal.SIGTERM):  # which it was told to end by
         logger.warning(
             "%s %s; what it would have recorded since then is missing. Log: %s",
             what,

@@ -203,6 +203,16 @@ def test_a_companion_is_told_to_stop_and_may_finish_its_work(tmp_path, caplog):
     assert not caplog.records
 
 
+def test_a_companion_that_ends_by_the_signal_it_was_sent_is_no_news(tmp_path, caplog):
+    program = (
+        "import pathlib, sys, time; pathlib.Path(sys.argv[1], 'ready').touch(); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with background_child(command, what="server", log_path=tmp_path / "s.log"):
+        wait_until((tmp_path / "ready").exists)
+    assert not caplog.records
+
+
 def test_a_companion_that_ends_early_is_reported_and_does_not_fail_the_work(tmp_path, caplog):
     command = [sys.executable, "-c", "raise SystemExit(3)"]
     with background_child(command, what="sampler", log_path=tmp_path / "s.log") as process:
