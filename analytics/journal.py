@@ -117,7 +117,17 @@ def segments(directory: Path, name: str) -> list[Path]:
 
 
 def tables_in(directory: Path) -> list[str]:
-    """The tables a journal holds, in schema order."""
+    """The tables a journal holds, in schema order.
+
+    Raises JournalError for a folder that is no table's: what it holds would be passed over.
+    """
+    known = directory.iterdir() if directory.is_dir() else ()
+    for folder in sorted(known):
+        if folder.is_dir() and folder.name not in TABLES:
+            raise JournalError(
+                f"{folder}: there is no table of this name; known are {', '.join(TABLES)}. If a "
+                "newer seqscale wrote it, load with that one; else rename or remove the folder."
+            )
     return [name for name in TABLES if segments(directory, name)]
 
 

@@ -91,3 +91,10 @@ def test_two_writers_of_one_name_never_overwrite_each_other(tmp_path: Path) -> N
     first.close()
     second.close()
     assert counts(tmp_path) == [1, 2]
+
+
+def test_a_folder_of_no_known_table_is_not_passed_over(tmp_path: Path) -> None:
+    assert tables_in(tmp_path / "none") == []
+    (tmp_path / "fact_bogus").mkdir()
+    with pytest.raises(JournalError, match="fact_bogus: there is no table of this name"):
+        tables_in(tmp_path)
