@@ -91,8 +91,10 @@ def _profile_key(parameters: Json) -> str:
     request, prepared = _request(parameters["raw"]), parameters["prepared"]
     price = to_json(dataclasses.replace(request.price, pipeline_id=""))
     cost = to_json(calibration.calibrated_cost(request.config, request.work))
+    train = request.config.train
+    sizes = [request.sequences_per_rank, train.global_batch_sequences, train.num_negatives]
     return content_hash(
-        f"{request.runs} {prepared['dataset_id']} {request.config.sha256()} {price} {cost}"
+        f"{request.runs} {prepared['dataset_id']} {sizes} {train.seed} {price} {cost}"
     )
 
 

@@ -224,6 +224,17 @@ def test_a_killed_rank_ends_the_run_with_the_reason(killed: tuple[int, str, floa
     assert "Traceback" not in errors.split("Log: ")[0]
 
 
+def test_a_second_run_on_the_same_file_takes_store_and_profile_from_the_cache(
+    killed: tuple[int, str, float], finished: subprocess.CompletedProcess[str], runs: Path
+) -> None:
+    # only its number of epochs differs, so its plan is a new one and its profile is not
+    for words, count in (("profile: lengths", 0), ("plan: ", 1)):
+        assert words in finished.stderr
+        assert killed[1].count(words) == count
+    assert len(list((runs / ".work" / "stores").iterdir())) == 1
+    assert len(list((runs / ".work" / "plans").iterdir())) == 2
+
+
 def test_what_a_killed_run_recorded_stays_readable(
     killed: tuple[int, str, float], runs: Path
 ) -> None:

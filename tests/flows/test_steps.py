@@ -266,7 +266,7 @@ def test_progress_is_reported_once_a_change(tmp_path: Path) -> None:
         poll()
     finally:
         console._sink = before
-    assert seen == [("train", 3, 30, "balanced, loss 4.500")]
+    assert seen == [("train", 3, 30, "blocks of steps, balanced, loss 4.500")]
 
 
 def test_without_a_terminal_a_phase_is_a_few_plain_lines(
