@@ -143,8 +143,8 @@ def test_a_recorded_error_of_ours_is_the_message(tmp_path):
 def test_a_time_out_ends_the_child_and_a_deaf_grandchild_of_another_session(tmp_path, programs):
     command = [sys.executable, "-m", "hanger", str(tmp_path), "stay"]
     log = tmp_path / "h.log"
-    with pytest.raises(LaunchError, match="did not end within its time-out of 6 s"):
-        run_child(command, what="hanger", log_path=log, timeout_s=6, environment=programs)
+    with pytest.raises(LaunchError, match="did not end within its time-out of 12 s"):
+        run_child(command, what="hanger", log_path=log, timeout_s=12, environment=programs)
     pids = pids_in(tmp_path)
     assert len(pids) == 2
     assert not [pid for pid in pids if is_alive(pid)]
