@@ -82,11 +82,17 @@ def _prepared(request: RunRequest) -> Iterator[Any]:
             prepared.num_rows_kept,
             prepared.num_rows_read,
         )
-        claim(request)
-        try:
+        is_ours = True
+        try:  # begins before the folder is made: a signal may come right after
+            try:
+                claim(request)
+            except ConfigError:  # it is another start's
+                is_ours = False
+                raise
             yield ready
         finally:
-            _discard_if_empty(request)
+            if is_ours:
+                _discard_if_empty(request)
 
 
 def _discard_if_empty(request: RunRequest) -> None:
