@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -20,6 +21,7 @@ from analytics.journal import read_journal
 from analytics.schema import DimDataset, DimModel, DimPrice, FactStragglerForecast
 from analytics.warehouse import open_published
 from flows import calibration, console, receipt, request, steps, tracking, training_steps
+from flows import run as run_module
 from infra.prices import price
 from training.config import from_json, read_job, to_json
 from training.planning.cost import NAMED_COSTS
@@ -287,3 +289,25 @@ def test_efficiency_rows_need_a_published_warehouse(request_for: Request) -> Non
 
     with pytest.raises(WarehouseError, match="seqscale"):
         receipt.efficiency_rows(request_for())
+
+
+def test_a_start_that_ends_while_it_claims_its_folder_leaves_none_and_none_of_anothers(
+    request_for: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = request_for()
+
+    def claim_and_end(asked: Any) -> None:
+        request.claim(asked)
+        raise SystemExit(143)
+
+    monkeypatch.setattr(run_module, "api_server", lambda _: contextlib.nullcontext(lambda: None))
+    monkeypatch.setattr(run_module, "head_start", lambda *_: contextlib.nullcontext())
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(run_module, "claim", claim_and_end)
+        with run_module._prepared(made):
+            pytest.fail("the claim ended the start")
+    assert not made.pipeline_dir.exists()
+    made.pipeline_dir.mkdir()  # another start's
+    with pytest.raises(ConfigError, match="already there"), run_module._prepared(made):
+        pytest.fail("the folder is taken")
+    assert made.pipeline_dir.exists()
