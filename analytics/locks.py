@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_POLL_S = 0.05
+_POLL_S = 0.05  # between two looks; flock itself knows no time-out
 
 
 @contextlib.contextmanager

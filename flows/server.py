@@ -96,7 +96,7 @@ def _wait_for_port(port_path: Path, log_path: Path) -> int:
     while time.monotonic() < deadline:
         if port_path.exists():
             return int(port_path.read_text(encoding="utf-8"))
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two looks, until the deadline
     raise LaunchError(_no_server(log_path, f"did not start within {PORT_TIMEOUT_S:g} s"))
 
 
