@@ -10,6 +10,7 @@ import datetime
 import re
 import secrets
 from pathlib import Path
+from typing import Any
 
 from analytics.errors import ConfigError
 from analytics.schema import DimPrice
@@ -89,7 +90,7 @@ def configure(
 
     Raises ConfigError when a value is out of its bounds.
     """
-    changes = {"global_batch_sequences": batch, "num_epochs": epochs, "seed": seed}
+    changes: dict[str, Any] = {"global_batch_sequences": batch, "num_epochs": epochs, "seed": seed}
     given = {name: value for name, value in changes.items() if value is not None}
     return dataclasses.replace(
         base,

@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 
 from analytics.errors import ConfigError
 
-PLACEMENTS = ("random_equal", "lpt_free")
+PLACEMENTS = (
+    "random_equal",
+    "serpentine",
+    "lpt_equal",
+    "lpt_free",
+    "lpt_fast",
+    "karmarkar_karp",
+)
 SCHEDULES = ("synchronous", "exclusive_ahead")
 
 Config = TypeVar("Config")
@@ -73,6 +80,9 @@ class TrainConfig:
     num_epochs: int = 10
     global_batch_sequences: int = 32  # sequences in one optimiser step over all ranks
     block_steps: int = 10  # steps that an arm runs before the next arm takes its turn
+    lookahead_batches: int = 1  # global batches whose sequences are dealt anew together; 1: none
+    split_giants: bool = True  # cut a history that costs more than a rank's share of a mean batch
+    max_tokens_per_rank: int | None = None  # events that a rank may hold in one step; None: any
     num_negatives: int = 128  # negatives a sequence, shared by its positions
     table_learning_rate: float = 0.1  # row-wise Adagrad, item table
     dense_learning_rate: float = 2e-3  # AdamW, everything else
@@ -84,6 +94,9 @@ class TrainConfig:
         _bounded("num_epochs", self.num_epochs, 1, 10_000)
         _bounded("global_batch_sequences", self.global_batch_sequences, 1, 10_000_000)
         _bounded("block_steps", self.block_steps, 1, 1_000_000)
+        _bounded("lookahead_batches", self.lookahead_batches, 1, 1000)
+        if self.max_tokens_per_rank is not None:
+            _bounded("max_tokens_per_rank", self.max_tokens_per_rank, 2, 1_000_000_000)
         _bounded("num_negatives", self.num_negatives, 1, 1_000_000)
         _bounded("table_learning_rate", self.table_learning_rate, 0.0, 100.0)
         _bounded("dense_learning_rate", self.dense_learning_rate, 0.0, 100.0)

@@ -11,16 +11,17 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from training.planning.balance import Floats, bound_share, load_of_ranks, straggler_share
 from training.planning.cost import CostModel
-from training.planning.placement import (
-    PLACEMENT_FUNCTIONS,
-    bound_load,
-    load_of_ranks,
-    straggler_share,
-)
+from training.planning.lookahead import look_ahead
+from training.planning.placement import PLACEMENT_FUNCTIONS
 
 Ints = npt.NDArray[np.int64]
 FORECAST_RANKS = (2, 8, 64, 256)
+# What can be forecast: placements, and look-ahead with free-count placement.
+FORECAST_PLACEMENTS = ("random_equal", "lpt_equal", "lpt_free", "lookahead")
+LOOKAHEAD_BATCHES = 4
+_MOST_SEQUENCES = 262_144  # over all batches of a forecast: about a second for four placements
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,9 +30,11 @@ class StragglerForecast:
 
     num_ranks: int
     sequences_per_rank: int
-    placement: str
+    placement: str  # one of FORECAST_PLACEMENTS
     straggler_share: float  # 1 - sum of mean load / sum of largest load
-    bound_share: float  # the least that any whole-sequence placement reaches on the same batches
+    # the least that any placement of whole sequences reaches on the batches as drawn; look-ahead
+    # deals these anew and may lie below
+    bound_share: float
     num_batches: int  # global batches the shares are over
     with_replacement: bool  # the data has fewer users than one global batch
 
@@ -44,12 +47,19 @@ def forecast_stragglers(
     sequences_per_rank: int,
     seed: int,
     num_batches: int = 20,
+    placements: tuple[str, ...] = ("random_equal", "lpt_free"),
 ) -> list[StragglerForecast]:
-    """The share lost on `num_ranks` >= 2 ranks under every placement, over the same batches.
+    """The share lost on `num_ranks` >= 2 ranks under each placement, over the same batches.
 
-    training_length_N: events of each sequence, shape (N,), N >= 1.
-    Raises ValueError for fewer than two ranks or no sequence.
+    training_length_N: events of each sequence, shape (N,), N >= 1. Large global batches are drawn
+    fewer times than num_batches, so that together they have at most 262,144 sequences, but at
+    least one window of look-ahead (4), or num_batches if that is less.
+    placements: of FORECAST_PLACEMENTS, in the order in which they are wanted.
+    Raises ValueError for fewer than two ranks, no sequence or an unknown placement.
     """
+    unknown = sorted(set(placements) - set(FORECAST_PLACEMENTS))
+    if unknown:
+        raise ValueError(f"'{unknown[0]}' cannot be forecast; {FORECAST_PLACEMENTS} can")
     if num_ranks < 2:
         raise ValueError("one rank never waits for another; forecast for two or more")
     if len(training_length_N) == 0:
@@ -57,15 +67,14 @@ def forecast_stragglers(
     cost_N = cost.sequence_cost_s(training_length_N)
     batch = num_ranks * sequences_per_rank
     replace = len(cost_N) < batch
+    num_batches = min(num_batches, max(LOOKAHEAD_BATCHES, _MOST_SEQUENCES // batch))
     rng = np.random.default_rng([seed, num_ranks])
     drawn = [rng.choice(cost_N, size=batch, replace=replace) for _ in range(num_batches)]
-    mean = sum(float(c.sum()) / num_ranks for c in drawn)
-    bound = max(0.0, 1.0 - mean / max(sum(bound_load(c, num_ranks) for c in drawn), 1e-300))
+    bound = bound_share(drawn, num_ranks)
     forecasts = []
-    for name, place in PLACEMENT_FUNCTIONS.items():
-        loads = [load_of_ranks(c, place(c, num_ranks, rng), num_ranks) for c in drawn]
-        share = straggler_share(loads)
-        assert share is not None  # two ranks or more
+    for name in placements:
+        share = _share(name, drawn, num_ranks, rng)
+        assert share is not None and bound is not None  # two ranks or more
         forecasts.append(
             StragglerForecast(
                 num_ranks=num_ranks,
@@ -78,3 +87,22 @@ def forecast_stragglers(
             )
         )
     return forecasts
+
+
+def _share(
+    name: str, drawn: list[Floats], num_ranks: int, rng: np.random.Generator
+) -> float | None:
+    """Straggler share of one placement over the drawn batches."""
+    costs = drawn
+    if name == "lookahead":
+        name = "lpt_free"
+        together_M = np.concatenate(drawn)
+        batches = np.split(np.arange(len(together_M)), np.cumsum([len(c) for c in drawn])[:-1])
+        dealt = look_ahead(
+            batches, together_M, num_ranks=num_ranks, window=LOOKAHEAD_BATCHES, rng=rng
+        )
+        costs = [together_M[batch] for batch in dealt]
+    place = PLACEMENT_FUNCTIONS[name]
+    return straggler_share(
+        [load_of_ranks(cost_B, place(cost_B, num_ranks, rng), num_ranks) for cost_B in costs]
+    )

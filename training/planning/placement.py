@@ -1,19 +1,42 @@
-"""Which rank holds which sequence of a global batch, and how good a placement is.
+"""Which rank holds which sequence of a global batch: every placement by its name.
 
-A placement is a permutation: every sequence of the batch on exactly one rank. Balance is judged by
-cost alone; t_step is the same on every rank (training/planning/cost.py).
+A placement is a permutation: every sequence of the batch on exactly one rank. How good one is:
+balance.py; a limit of events a rank: memory.py; which sequences share a batch: lookahead.py.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ranks = npt.NDArray[np.int64]
+from training.planning.balance import (
+    Floats,
+    Ranks,
+    bound_load,
+    bound_share,
+    load_of_ranks,
+    straggler_share,
+)
+from training.planning.karmarkar_karp import karmarkar_karp
+from training.planning.longest_first import lpt_equal, lpt_fast, lpt_free
+
+__all__ = [
+    "PLACEMENT_FUNCTIONS",
+    "Place",
+    "bound_load",
+    "bound_share",
+    "karmarkar_karp",
+    "load_of_ranks",
+    "lpt_equal",
+    "lpt_fast",
+    "lpt_free",
+    "random_equal",
+    "serpentine",
+    "straggler_share",
+]
+
+Place = Callable[[Floats, int, np.random.Generator], Ranks]
 
 
 def random_equal(cost_N: Floats, num_ranks: int, rng: np.random.Generator) -> Ranks:
@@ -28,48 +51,25 @@ def random_equal(cost_N: Floats, num_ranks: int, rng: np.random.Generator) -> Ra
     return rank_N
 
 
-def lpt_free(cost_N: Floats, num_ranks: int, rng: np.random.Generator) -> Ranks:
-    """Longest processing time first, free counts; returns the rank of each sequence, shape (N,).
+def serpentine(cost_N: Floats, num_ranks: int, rng: np.random.Generator) -> Ranks:
+    """Dealt by length to and fro, counts equal within one; the rank of each sequence, shape (N,).
 
-    Each sequence, dearest first, goes to the rank with the least load so far (ties: lowest rank).
-    Graham 1969: at most 4/3 - 1/(3 num_ranks) of the best possible largest load.
+    The dearest go to ranks 0, 1, .. R-1, the next to R-1, .. 1, 0, and so on. Draws nothing.
     """
-    del rng  # nothing is drawn
+    del rng
+    row_N, column_N = np.divmod(np.arange(len(cost_N)), num_ranks)
     rank_N = np.empty(len(cost_N), dtype=np.int64)
-    loads = [(0.0, rank) for rank in range(num_ranks)]
-    for index in np.argsort(-cost_N, kind="stable"):
-        load, rank = loads[0]
-        rank_N[index] = rank
-        heapq.heapreplace(loads, (load + float(cost_N[index]), rank))
+    rank_N[np.argsort(-cost_N, kind="stable")] = np.where(
+        row_N % 2 == 0, column_N, num_ranks - 1 - column_N
+    )
     return rank_N
 
 
-PLACEMENT_FUNCTIONS: dict[str, Callable[[Floats, int, np.random.Generator], Ranks]] = {
+PLACEMENT_FUNCTIONS: dict[str, Place] = {
     "random_equal": random_equal,
+    "serpentine": serpentine,
+    "lpt_equal": lpt_equal,
     "lpt_free": lpt_free,
+    "lpt_fast": lpt_fast,
+    "karmarkar_karp": karmarkar_karp,
 }
-
-
-def load_of_ranks(cost_N: Floats, rank_N: Ranks, num_ranks: int) -> Floats:
-    """Summed cost of each rank; shape (num_ranks,)."""
-    return np.bincount(rank_N, weights=cost_N, minlength=num_ranks).astype(np.float64)
-
-
-def bound_load(cost_N: Floats, num_ranks: int) -> float:
-    """The least largest load that any placement of whole sequences can have: max(largest, mean)."""
-    if len(cost_N) == 0:
-        return 0.0
-    return max(float(cost_N.max()), float(cost_N.sum()) / num_ranks)
-
-
-def straggler_share(load_SR: Sequence[Floats] | Floats) -> float | None:
-    """Share of rank time lost to waiting for the slowest rank, 0..1.
-
-    load_SR: shape (S, R), load of each rank in each step. Over steps it is a ratio of sums:
-    1 - sum of means / sum of largest. None for one rank: it never waits.
-    """
-    load = np.asarray(load_SR, dtype=np.float64)
-    if load.shape[1] < 2:
-        return None
-    largest = load.max(axis=1).sum()
-    return 0.0 if largest == 0 else float(max(0.0, 1.0 - load.mean(axis=1).sum() / largest))
