@@ -15,7 +15,7 @@ from training.config import ArmConfig, ModelConfig, RunConfig, TrainConfig, Trai
 from training.evaluate import evaluate
 from training.parameters import gather_table
 from training.planning.cost import CostModel
-from training.planning.plan import make_plan, read_plan, write_plan
+from training.planning.plan import make_run_plan, read_plan, write_plan
 from training.ranks import joined
 from training.trainer import Trainer
 
@@ -57,9 +57,10 @@ def make_job(
     num_ranks: int,
     num_epochs: int = 1,
     batch: int = 8,
+    train: dict[str, Any] | None = None,
     **model: Any,
 ) -> TrainJob:
-    """A planned job on a store, ready for its ranks."""
+    """A planned job on a store, ready for its ranks; giants stay whole unless `train` says so."""
     config = RunConfig(
         recipe="test",
         model=ModelConfig(
@@ -71,6 +72,7 @@ def make_job(
             num_negatives=8,
             block_steps=4,
             collective_timeout_s=30,
+            **({"split_giants": False} | (train or {})),
         ),
         arms=arms,
         num_ranks=num_ranks,
@@ -79,15 +81,7 @@ def make_job(
     plan_dir, attempt_dir = directory / "plan", directory / "attempt-0"
     plan_dir.mkdir(parents=True)
     attempt_dir.mkdir()
-    plan = make_plan(
-        store.training_lengths(),
-        COST,
-        arms,
-        num_ranks=num_ranks,
-        batch_sequences=batch,
-        num_epochs=num_epochs,
-        seed=config.train.seed,
-    )
+    plan = make_run_plan(store.training_lengths(), COST, config)
     write_plan(plan, plan_dir)
     return TrainJob(
         pipeline_id="p",

@@ -8,11 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.errors import PlanError
-from training.config import BALANCED, BASELINE
+from training.config import BALANCED, BASELINE, ModelConfig, RunConfig, TrainConfig
 from training.planning.collisions import collision_share
 from training.planning.cost import CostModel
-from training.planning.forecast import forecast_stragglers
-from training.planning.plan import Plan, global_batches, make_plan, read_plan, write_plan
+from training.planning.forecast import FORECAST_PLACEMENTS, forecast_stragglers
+from training.planning.plan import (
+    Plan,
+    global_batches,
+    make_plan,
+    make_run_plan,
+    read_plan,
+    write_plan,
+)
 
 COST = CostModel(t_step_s=1.0, c0_s=0.1, a_s=1.0, b_s=0.01, source="test")
 LENGTHS = np.random.default_rng(0).integers(2, 200, size=53).astype(np.int64)
@@ -125,7 +132,7 @@ def test_a_plan_survives_the_disk(tmp_path: Path) -> None:
         assert read.arms[name].predicted_straggler_share == arm.predicted_straggler_share
 
 
-@pytest.mark.parametrize("name", ["plan.json", "epochs.npy", "balanced.offsets.npy"])
+@pytest.mark.parametrize("name", ["plan.json", "epochs.npy", "windows.npy", "balanced.offsets.npy"])
 def test_a_plan_that_lacks_a_part_is_refused(tmp_path: Path, name: str) -> None:
     write_plan(planned(), tmp_path)
     (tmp_path / name).unlink()
@@ -164,6 +171,77 @@ def test_a_forecast_is_repeatable_and_ordered() -> None:
     assert first[0].bound_share <= shares["lpt_free"] + 1e-12
     assert shares["lpt_free"] <= shares["random_equal"]
     assert first[0].with_replacement  # 256 of 53
+
+
+def test_all_placements_and_look_ahead_can_be_forecast() -> None:
+    lengths = np.random.default_rng(1).zipf(1.5, 4000).clip(max=900).astype(np.int64)
+    made = forecast_stragglers(
+        lengths, COST, num_ranks=8, sequences_per_rank=16, seed=3, placements=FORECAST_PLACEMENTS
+    )
+    assert [entry.placement for entry in made] == list(FORECAST_PLACEMENTS)
+    share = {entry.placement: entry.straggler_share for entry in made}
+    bound = made[0].bound_share
+    assert share["random_equal"] > share["lpt_equal"] >= share["lpt_free"] >= bound - 1e-12
+    assert share["lookahead"] < bound  # other batches, so below the bound of these
+    assert all(entry.num_batches == 20 for entry in made)
+    # the two that a profile shows are the same without the others
+    default = forecast_stragglers(lengths, COST, num_ranks=8, sequences_per_rank=16, seed=3)
+    assert {e.placement: e.straggler_share for e in default} == {
+        name: share[name] for name in ("random_equal", "lpt_free")
+    }
+
+
+def test_large_forecasts_are_of_fewer_batches() -> None:
+    lengths = np.arange(2, 40)
+    for per_rank, num_batches in ((128, 8), (4096, 4)):  # 262,144 / 32,768; at least four
+        made = forecast_stragglers(
+            lengths, COST, num_ranks=256, sequences_per_rank=per_rank, seed=1,
+            placements=("random_equal",),
+        )  # fmt: skip
+        assert made[0].num_batches == num_batches
+
+
+def test_an_unknown_placement_is_not_forecast() -> None:
+    with pytest.raises(ValueError, match="'best' cannot be forecast"):
+        forecast_stragglers(
+            LENGTHS, COST, num_ranks=2, sequences_per_rank=1, seed=0, placements=("best",)
+        )
+
+
+def test_a_plan_of_a_run_takes_every_setting_from_its_configuration() -> None:
+    lengths = np.append(LENGTHS, [5000])
+    config = RunConfig(
+        recipe="test",
+        model=ModelConfig(max_length=999),
+        train=TrainConfig(
+            num_epochs=2, global_batch_sequences=12, seed=4, lookahead_batches=3,
+            split_giants=True, max_tokens_per_rank=1500,
+        ),
+        num_ranks=3,
+    )  # fmt: skip
+    found = make_run_plan(lengths, COST, config)
+    wanted = make_plan(
+        lengths.clip(max=1000), COST, config.arms, num_ranks=3, batch_sequences=12, num_epochs=2,
+        seed=4, lookahead_batches=3, split_giants=True, max_tokens_per_rank=1500,
+    )  # fmt: skip
+    assert found.windows.is_cut
+    assert found.windows.end.max() == 1000
+    for name in ("baseline", "balanced"):
+        np.testing.assert_array_equal(found.arms[name].sequences, wanted.arms[name].sequences)
+        tokens = [
+            found.windows.lengths[found.arms[name].of_rank(step, rank)].sum()
+            for step in range(found.num_steps)
+            for rank in range(3)
+        ]
+        assert max(tokens) <= 1500
+
+
+def test_a_plan_that_does_not_fit_in_memory_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"A sequence has 199 events, more than the 150"):
+        make_plan(
+            np.array([199, 5, 5]), COST, (BASELINE,), num_ranks=2, batch_sequences=3,
+            num_epochs=1, seed=0, max_tokens_per_rank=150,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
