@@ -1,6 +1,11 @@
 """One rank's batches, built ahead in a thread so that the step loop does not wait for them.
 
-Before: the plan says which sequences; the store maps their events.   After: training/pipeline/.
+The plan's numbers are those of training windows (planning/windows.py): a window is a whole training
+history, or a part of a giant's, whose first events may be context without a target. Its events keep
+the positions they have in the history, which are those that evaluation asks for. Negatives and
+dropout are drawn by window.
+
+Before: the plan says which windows; the store maps their events.   After: training/pipeline/.
 Price: `depth` batches of host memory; order is kept, so a run is repeatable.
 """
 
@@ -16,10 +21,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from analytics.errors import PlanError
 from analytics.store import SequenceStore
 from training.config import RunConfig
 from training.model import JaggedBatch
-from training.planning.plan import ArmPlan
+from training.planning.plan import ArmPlan, WindowIds
+from training.planning.windows import Windows
 from training.randomness import dropout_keep, negatives
 
 Ids = npt.NDArray[np.int64]
@@ -37,9 +44,13 @@ class RankBatch:
 
 
 class BatchBuilder:
-    """Builds the batch of one rank and step from plan and store; pure but for reading the store."""
+    """Builds the batch of one rank and step from plan and store; pure but for reading the store.
 
-    def __init__(self, store: SequenceStore, config: RunConfig) -> None:
+    windows: the plan's.
+    Raises PlanError when the windows are not of this store and max_length.
+    """
+
+    def __init__(self, store: SequenceStore, config: RunConfig, windows: Windows) -> None:
         self._store = store
         self._model = config.model
         self._train = config.train
@@ -47,18 +58,24 @@ class BatchBuilder:
         self._trained_length_N = np.minimum(
             store.training_lengths(), config.model.max_trained_events
         )
+        self._check(windows)
+        self._windows = windows
+        self._num_targets_W = windows.num_targets
+        self.lengths_W = windows.lengths  # events of each window, the last target included
 
-    def num_targets(self, sequences: Ids) -> int:
-        """Positions with a next item over these sequences."""
-        return int(np.maximum(self._trained_length_N[sequences] - 1, 0).sum())
+    def num_targets(self, windows: WindowIds) -> int:
+        """Positions with a next item to train on over these windows."""
+        return int(self._num_targets_W[windows].sum())
 
     def build(self, *, step: int, epoch: int, arm: ArmPlan, rank: int) -> RankBatch:
-        """The batch of one rank in one step; a rank may hold no sequence at all."""
+        """The batch of one rank in one step; a rank may hold no window at all."""
         mine = self._with_targets(arm.of_rank(step, rank))
-        events = [self._events(sequence) for sequence in mine]
-        drawn = [self._negatives(epoch, sequence) for sequence in mine]
+        events = [self._events(window) for window in mine]
+        drawn = [self._negatives(epoch, window) for window in mine]
+        num_targets = tuple(int(self._num_targets_W[window]) for window in mine)
+        begins = tuple(int(self._windows.begin[window]) for window in mine)
         inputs = _concatenated([e[:-1] for e in events])
-        targets = _concatenated([e[1:] for e in events])
+        targets = _concatenated([e[len(e) - n :] for e, n in zip(events, num_targets, strict=True)])
         negatives_K = _concatenated(drawn)
         row_ids, place = np.unique(
             np.concatenate([inputs, targets, negatives_K]), return_inverse=True
@@ -75,6 +92,8 @@ class BatchBuilder:
                 targets_N=parts[1],
                 negatives_BK=parts[2].view(len(mine), self._train.num_negatives),
                 keep_SND=self._keep(epoch, mine, lengths),
+                num_targets=None if num_targets == lengths else num_targets,
+                begins=begins if any(begins) else None,
             ),
             num_targets=len(targets),
             global_targets=self.num_targets(arm.of_step(step)),
@@ -83,22 +102,39 @@ class BatchBuilder:
     def row_ids(self, *, step: int, epoch: int, arm: ArmPlan, rank: int) -> Ids:
         """Distinct rows that one rank needs in one step, without building its batch; ascending."""
         mine = self._with_targets(arm.of_rank(step, rank))
-        parts = [self._events(sequence) for sequence in mine]
-        return np.unique(_concatenated(parts + [self._negatives(epoch, s) for s in mine]))
+        parts = [self._events(window) for window in mine]
+        return np.unique(_concatenated(parts + [self._negatives(epoch, w) for w in mine]))
 
-    def _with_targets(self, sequences: Ids) -> list[int]:
-        """Those of the sequences that have at least one position to train on."""
-        return [int(s) for s in sequences if self._trained_length_N[s] > 1]
+    def _check(self, windows: Windows) -> None:
+        """Raise PlanError unless the windows end where the training histories do."""
+        end_N = np.zeros(len(self._trained_length_N), dtype=np.int64)
+        if windows.num_sequences == len(end_N):
+            np.maximum.at(end_N, windows.sequence, windows.end)
+        if windows.num_sequences != len(end_N) or (end_N != self._trained_length_N).any():
+            raise PlanError(
+                f"The plan deals {windows.num_sequences} sequences of {int(end_N.sum()):,} events, "
+                f"the store has {len(end_N)} of {int(self._trained_length_N.sum()):,} to train on. "
+                "The plan was made for another store or max_length; delete its folder and run "
+                "'seqscale run' again."
+            )
 
-    def _events(self, sequence: int) -> Ids:
+    def _with_targets(self, windows: WindowIds) -> list[int]:
+        """Those of the windows that have at least one position to train on."""
+        return [int(window) for window in windows if self._num_targets_W[window] > 0]
+
+    def _events(self, window: int) -> Ids:
+        """Events of a window with a target; inputs are all but the last, targets the newest."""
+        sequence = int(self._windows.sequence[window])
         longest = int(self._trained_length_N[sequence])
-        return self._store.training_items(sequence)[-longest:].astype(np.int64)
+        trained = self._store.training_items(sequence)[-longest:]
+        part = slice(int(self._windows.begin[window]), int(self._windows.end[window]))
+        return trained[part].astype(np.int64)
 
-    def _negatives(self, epoch: int, sequence: int) -> Ids:
+    def _negatives(self, epoch: int, window: int) -> Ids:
         return negatives(
             seed=self._train.seed,
             epoch=epoch,
-            sequence=sequence,
+            sequence=window,
             num_items=self._store.header.num_items,
             count=self._train.num_negatives,
         )
@@ -110,13 +146,13 @@ class BatchBuilder:
             dropout_keep(
                 seed=self._train.seed,
                 epoch=epoch,
-                sequence=sequence,
+                sequence=window,
                 num_sites=self._num_sites,
                 length=length,
                 width=self._model.embedding_dim,
                 share=self._model.dropout,
             )
-            for sequence, length in zip(mine, lengths, strict=True)
+            for window, length in zip(mine, lengths, strict=True)
         ]
         return torch.from_numpy(np.concatenate(keep, axis=1))
 

@@ -26,9 +26,13 @@ class JaggedBatch:
 
     lengths: tuple[int, ...]  # events of each sequence; may be empty
     inputs_N: Tensor  # int64, row of each input event
-    targets_N: Tensor  # int64, row of the event that follows it
+    targets_N: Tensor  # int64, row of the event that follows it; of targets only, see num_targets
     negatives_BK: Tensor  # int64, rows of each sequence's negatives
     keep_SND: Tensor | None  # bool, units kept at each dropout site; None without dropout
+    # targets of each sequence, those of its last events; earlier events are context, which no loss
+    # is taken of. None: every event has a target.
+    num_targets: tuple[int, ...] | None = None
+    begins: tuple[int, ...] | None = None  # position of each sequence's first event; None: all 0
 
 
 class Block(nn.Module):
@@ -88,16 +92,23 @@ class SASRec(nn.Module):
         lengths: tuple[int, ...],
         keep_SND: Tensor | None = None,
         kept_scale: float = 1.0,
+        begins: tuple[int, ...] | None = None,
     ) -> Tensor:
         """Hidden state after each event, knowing only this and earlier events; shape (N, D).
 
-        rows_ND: item rows of the events; lengths: events of each sequence, summing to N >= 1.
+        rows_ND: item rows of the events; lengths: events of each sequence, summing to N >= 1;
+        begins: the position of each sequence's first event in its history; None: 0 for all.
         """
 
         def drop(x_ND: Tensor, site: int) -> Tensor:
             return x_ND if keep_SND is None else x_ND * keep_SND[site] * kept_scale
 
-        position_N = torch.cat([torch.arange(n, device=rows_ND.device) for n in lengths])
+        position_N = torch.cat(
+            [
+                torch.arange(begin, begin + n, device=rows_ND.device)
+                for begin, n in zip(begins or (0,) * len(lengths), lengths, strict=True)
+            ]
+        )
         x_ND = drop(rows_ND + self.positions(position_N), 0)
         for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
@@ -107,12 +118,18 @@ class SASRec(nn.Module):
         return hidden_ND
 
     def loss_sum(self, rows_UD: Tensor, batch: JaggedBatch, kept_scale: float) -> Tensor:
-        """Sum over all events of the sampled softmax loss of the next item; a scalar.
+        """Sum over all targets of the sampled softmax loss of the next item; a scalar.
 
         rows_UD: the batch's distinct item rows. A negative that equals the target is left out.
         """
         rows_ND = rows_UD[batch.inputs_N]
-        hidden_ND = self.encode(rows_ND, batch.lengths, batch.keep_SND, kept_scale)
+        hidden_ND = self.encode(rows_ND, batch.lengths, batch.keep_SND, kept_scale, batch.begins)
+        lengths = batch.lengths if batch.num_targets is None else batch.num_targets
+        if batch.num_targets is not None:  # from here on N counts targets
+            parts = torch.split(hidden_ND, list(batch.lengths))
+            hidden_ND = torch.cat(
+                [h_LD[len(h_LD) - n :] for h_LD, n in zip(parts, batch.num_targets, strict=True)]
+            )
         hidden_ND = functional.normalize(hidden_ND, dim=1)
         unit_UD = functional.normalize(rows_UD, dim=1)
         target_N1 = (hidden_ND * unit_UD[batch.targets_N]).sum(1, keepdim=True)
@@ -120,9 +137,9 @@ class SASRec(nn.Module):
             [
                 (h_LD @ unit_UD[rows_K].T).masked_fill(rows_K[None, :] == t_L[:, None], -torch.inf)
                 for h_LD, rows_K, t_L in zip(
-                    torch.split(hidden_ND, list(batch.lengths)),
+                    torch.split(hidden_ND, list(lengths)),
                     batch.negatives_BK,
-                    torch.split(batch.targets_N, list(batch.lengths)),
+                    torch.split(batch.targets_N, list(lengths)),
                     strict=True,
                 )
             ]

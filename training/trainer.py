@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -131,9 +130,8 @@ class Trainer:
         self._rank = dist.get_rank(group)
         self._journal = journal
         self._one_clock = share_one_clock(group)
-        self._builder = BatchBuilder(store, job.config)
+        self._builder = BatchBuilder(store, job.config, plan.windows)
         self._num_items = store.header.num_items
-        self._length_N = np.minimum(store.training_lengths(), job.config.model.max_trained_events)
         self.arms = {
             arm.name: make_arm(arm, job.config, plan, self._num_items, group)
             for arm in job.config.arms
@@ -209,7 +207,7 @@ class Trainer:
         self, arm: Arm, block: Block, window: Window, result: StepResult, last: list[int] | None
     ) -> FactStep:
         batch = result.batch
-        mine = arm.plan.of_rank(batch.step, self._rank)
+        mine_B = self._builder.lengths_W[arm.plan.of_rank(batch.step, self._rank)]
         parts = step_parts(window, last)
         return FactStep(
             run_id=self._job.run_id(arm.config.name),
@@ -223,9 +221,9 @@ class Trainer:
             exposed_copy_s=0.0,
             host_wait_s=None,
             kernel_gap_s=None,
-            predicted_cost_s=float(self._plan.cost.sequence_cost_s(self._length_N[mine]).sum()),
-            num_sequences=len(mine),
-            num_tokens=int(self._length_N[mine].sum()),
+            predicted_cost_s=float(self._plan.cost.sequence_cost_s(mine_B).sum()),
+            num_sequences=len(mine_B),
+            num_tokens=int(mine_B.sum()),
             num_targets=batch.num_targets,
             loss_sum=result.local_loss_sum,
             num_rows=len(batch.row_ids_U),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -51,6 +52,47 @@ def test_loss_is_the_sampled_softmax_of_the_cosines(model: SASRec, sign: float) 
     cosine = torch.cosine_similarity(hidden, rows_UD[1], dim=0).item()
     expected = math.log1p(math.exp(-2 * cosine / CONFIG.temperature))
     assert model.loss_sum(rows_UD, batch, 1.0).item() == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_a_window_keeps_the_positions_of_its_history(model: SASRec) -> None:
+    # as if the table of positions began two rows later; the other sequence begins at 0
+    rows_ND = torch.randn(5, 8)
+    found = model.encode(rows_ND, (2, 3), begins=(0, 2))
+    plain = model.encode(rows_ND, (2, 3))
+    with torch.no_grad():
+        model.positions.weight.copy_(torch.roll(model.positions.weight, -2, 0))
+    shifted = model.encode(rows_ND, (2, 3))
+    torch.testing.assert_close(found, torch.cat([plain[:2], shifted[2:]]), rtol=0, atol=1e-6)
+    assert not torch.allclose(plain[2:], shifted[2:], atol=1e-4)
+
+
+def test_no_loss_is_taken_of_context(model: SASRec) -> None:
+    # attention is causal: a sequence's first two positions lose the same alone, so what the last
+    # two of four lose is the difference; the other sequence is all targets
+    rows_UD = torch.randn(9, 8)
+    negatives_BK = torch.tensor([[6, 7], [7, 8]])
+
+    def loss(lengths: tuple[int, ...], inputs: list[int], targets: list[int], **more: Any) -> float:
+        return model.loss_sum(
+            rows_UD,
+            JaggedBatch(
+                lengths=lengths,
+                inputs_N=torch.tensor(inputs),
+                targets_N=torch.tensor(targets),
+                negatives_BK=negatives_BK,
+                keep_SND=None,
+                **more,
+            ),
+            1.0,
+        ).item()
+
+    whole = loss((4, 1), [0, 1, 2, 3, 5], [1, 2, 3, 4, 0])
+    head = loss((2, 1), [0, 1, 5], [1, 2, 0])
+    negatives_BK = torch.tensor([[7, 8], [7, 8]])
+    alone = loss((1, 1), [5, 5], [0, 0]) / 2  # the other sequence, twice
+    negatives_BK = torch.tensor([[6, 7], [7, 8]])
+    tail = loss((4, 1), [0, 1, 2, 3, 5], [3, 4, 0], num_targets=(2, 1))
+    assert tail == pytest.approx(whole - head + alone, rel=1e-5)
 
 
 def test_a_dropped_unit_contributes_nothing(model: SASRec) -> None:

@@ -49,7 +49,8 @@ def test_every_arm_is_fed_every_step_once_one_step_ahead() -> None:
 def test_both_arms_hold_the_same_events_in_the_same_step(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [4, 5, 30, 12, 7, 9, 11, 8, 6], 50)
     job = make_job(tmp_path, store, (BASELINE, BALANCED), num_ranks=2, batch=4)
-    plan, builder = read_plan(Path(job.plan_dir)), BatchBuilder(open_store(store), job.config)
+    plan = read_plan(Path(job.plan_dir))
+    builder = BatchBuilder(open_store(store), job.config, plan.windows)
     for step in range(plan.num_steps):
         rows: dict[str, list[int]] = {}
         targets = {}
@@ -65,7 +66,8 @@ def test_both_arms_hold_the_same_events_in_the_same_step(tmp_path: Path) -> None
 def test_an_error_in_the_feeding_thread_reaches_the_loop(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [5] * 8, 50)
     job = make_job(tmp_path, store, (BASELINE,), num_ranks=1)
-    plan, builder = read_plan(Path(job.plan_dir)), BatchBuilder(open_store(store), job.config)
+    plan = read_plan(Path(job.plan_dir))
+    builder = BatchBuilder(open_store(store), job.config, plan.windows)
     orders = [Order(arm="baseline", step=0), Order(arm="nobody", step=0)]
     batches = feed(builder, dict(plan.arms), plan.epochs, orders, rank=0)
     assert next(batches).step == 0

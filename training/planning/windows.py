@@ -3,7 +3,8 @@
 A sequence that costs more than a whole rank's share of a mean global batch defeats every placement:
 all other ranks wait for it. It is cut into overlapping windows; each later window begins with
 events that are context only, so every target is trained exactly once, after at least half a window
-of what came before it. Targets far into a long history thus see fewer events than in one piece.
+of what came before it. Targets far into a long history thus see fewer events than in one piece,
+each at the position it has there.
 
 The cut depends on data, cost model, batch and ranks alone: it is made before any arm places
 anything and is the same for every arm. It is not the same for another number of ranks.
