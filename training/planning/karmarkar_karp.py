@@ -20,7 +20,7 @@ from training.planning.balance import Floats, Ranks
 def karmarkar_karp(cost_N: Floats, num_ranks: int, rng: np.random.Generator) -> Ranks:
     """Largest differencing, free counts; returns the rank of each sequence, shape (N,).
 
-    Draws nothing; ties: the sequence that stands first. Memory: 4 N num_ranks bytes.
+    Draws nothing; ties: the sequence that stands first. Memory: about 14 N num_ranks bytes.
     """
     del rng
     num_sequences = len(cost_N)
