@@ -66,12 +66,12 @@ _REASONS = (
         "its line ends or quotes are mixed up",
         "Save the file with one kind of line end and closed quotes",
     ),
-    (r"zstd|decompress|gzip|compress", "the packed data is damaged", "Fetch the file again"),
     (
-        r"parquet|thrift|magic bytes|footer|snappy|page|column chunk",
+        r"parquet|thrift|magic bytes|footer|snappy|column chunk",
         "the Parquet data is damaged",
         "Write it again, or give CSV",
     ),
+    (r"zstd|decompress|gzip|compress", "the packed data is damaged", "Fetch the file again"),
 )
 
 

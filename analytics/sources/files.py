@@ -42,9 +42,9 @@ def find_files(path: str | Path) -> FoundFiles:
 
     Raises InputError when there is none, or when it is not a regular file or folder.
     """
+    if not str(path) or "\0" in str(path):
+        raise InputError("the path is empty or holds a zero byte. Give the path of a file.")
     path = Path(path)
-    if "\0" in str(path):
-        raise InputError("the path holds a zero byte. Give the path of a file.")
     kind = _kind(path)
     if kind == "file":
         return FoundFiles(files=(path,), member=None, is_many=False, skipped=())

@@ -111,20 +111,28 @@ def _nested(
     _refuse_inexact(file, names, (chosen.user, chosen.item), cells)
     taken = _Cells(prefix, names, "e", dict(parameters), outer=len(outer))
     taken.parameters[f"{prefix}events"] = _pointer(events)
+    user, item = missing_sql(taken.text(chosen.user)), missing_sql(taken.text(chosen.item))
+    time, frame, action = (
+        None if place is None else taken.text(place)
+        for place in (chosen.time, chosen.frame, chosen.action)
+    )
+    rating = _number(taken, chosen.rating)
+    # a session's own cells are taken once, not once an event: five times quicker at 50 events;
     # an object whose events are no list has none
+    own = "".join(f"{sql} AS {name}, " for name, sql in taken.own.items())
     source = (
-        f"(SELECT json, unnest(TRY_CAST(json_extract(json, ${prefix}events) AS JSON[])) "  # noqa: S608
-        f"AS e FROM {objects})"
+        f"(SELECT * EXCLUDE (es), unnest(es) AS e FROM (SELECT {own}"  # noqa: S608
+        f"TRY_CAST(json_extract(json, ${prefix}events) AS JSON[]) AS es FROM {objects}))"
     )
     return Rows(
         file=file,
         source=source,
-        user=missing_sql(taken.text(chosen.user)),
-        item=missing_sql(taken.text(chosen.item)),
-        time=None if chosen.time is None else taken.text(chosen.time),
-        frame=None if chosen.frame is None else taken.text(chosen.frame),
-        action=None if chosen.action is None else taken.text(chosen.action),
-        rating=_number(taken, chosen.rating),
+        user=user,
+        item=item,
+        time=time,
+        frame=frame,
+        action=action,
+        rating=rating,
         parameters=taken.parameters,
         decision=_decision(f"json_sessions (events in '{events}')", layout, names, chosen, options),
         warnings=chosen.warnings,
@@ -147,13 +155,16 @@ class _Cells:
     ) -> None:
         self._prefix, self._names, self._column, self._outer = prefix, names, column, outer
         self.parameters = parameters
+        self.own: dict[str, str] = {}  # of a session, by the name they get
 
     def text(self, place: int) -> str:
         """SQL of a cell as text, NULL where the key is missing or null."""
         key = f"{self._prefix}key{place}"
         self.parameters[key] = _pointer(self._names[place])
-        column = "json" if place < self._outer else self._column
-        return f"json_extract_string({column}, ${key})"
+        if place < self._outer:
+            self.own[f"own{place}"] = f"json_extract_string(json, ${key})"
+            return f"own{place}"
+        return f"json_extract_string({self._column}, ${key})"
 
 
 def _number(taken: _Cells, place: int | None) -> str | None:

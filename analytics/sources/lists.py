@@ -24,7 +24,6 @@ def list_rows(file: PlainFile, shape: TextShape, prefix: str) -> Rows:
 
     A line with a user alone has no event. prefix: of this statement's parameters.
     """
-    user, items = _user(shape, prefix), _items(shape, prefix)
     lines = (
         f"read_csv(${prefix}path, auto_detect = false, compression = 'none', header = false, "
         f"columns = {{'line': 'VARCHAR'}}, quote = '', escape = '', delim = ${prefix}nothing, "
@@ -36,7 +35,11 @@ def list_rows(file: PlainFile, shape: TextShape, prefix: str) -> Rows:
         f"{prefix}after": shape.delimiter,
         f"{prefix}between": shape.item_delimiter,
     }
-    source = f"(SELECT {user} AS u, unnest({items}) AS i FROM {lines})"  # noqa: S608
+    # the list is carried, not the user's text: 10 million events take 0.5 s rather than 20 s
+    source = (
+        "(SELECT trim(p[1]) AS u, trim(i) AS i FROM (SELECT p, unnest(p[2:]) AS i FROM "  # noqa: S608
+        f"(SELECT {_tokens(shape, prefix)} AS p FROM {lines})) WHERE trim(i) <> '')"
+    )
     return Rows(
         file=file,
         source=source,
@@ -67,27 +70,18 @@ def _is_blank(delimiter: str) -> bool:
     return delimiter in (" ", "\t")
 
 
-def _user(shape: TextShape, prefix: str) -> str:
-    """SQL of the line's user."""
-    if _is_blank(shape.delimiter):
-        return "split_part(ltrim(replace(line, chr(9), ' ')), ' ', 1)"
-    return f"trim(split_part(line, ${prefix}after, 1))"
-
-
-def _items(shape: TextShape, prefix: str) -> str:
-    """SQL of the list of the line's items, empty ones left out."""
-    if _is_blank(shape.delimiter):
-        line = "ltrim(replace(line, chr(9), ' '))"
-        rest = f"substr({line}, nullif(instr({line}, ' '), 0) + 1)"
-    else:
-        mark = f"${prefix}after"
-        rest = f"substr(line, nullif(instr(line, {mark}), 0) + length({mark}))"
+def _tokens(shape: TextShape, prefix: str) -> str:
+    """SQL of the list of a line's user and items; items may still be empty or have blanks."""
+    line = "ltrim(replace(line, chr(9), ' '))" if _is_blank(shape.delimiter) else "line"
+    after = "' '" if _is_blank(shape.delimiter) else f"${prefix}after"
+    between = "' '" if _is_blank(shape.item_delimiter) else f"${prefix}between"
+    if shape.delimiter == shape.item_delimiter:
+        return f"string_split({line}, {after})"
+    # where there is no item, the rest is empty
+    rest = f"substr({line}, nullif(instr({line}, {after}), 0) + length({after}))"
     if _is_blank(shape.item_delimiter):
         rest = f"replace({rest}, chr(9), ' ')"
-        parts = f"string_split({rest}, ' ')"
-    else:
-        parts = f"list_transform(string_split({rest}, ${prefix}between), lambda x: trim(x))"
-    return f"list_filter({parts}, lambda x: x <> '')"
+    return f"list_prepend(split_part({line}, {after}, 1), string_split({rest}, {between}))"
 
 
 def _count(shape: TextShape, line: str) -> int:

@@ -130,7 +130,7 @@ def _cut(text: str, delimiter: str) -> _Cut:
 def _records(text: str, delimiter: str) -> tuple[list[list[str]], str]:
     """The first records, and the quote: none when a cell starts with one that ends badly."""
     if len(delimiter) > 1 or ord(delimiter) > 127:
-        lines = itertools.islice((line for line in text.splitlines() if line), _NUM_RECORDS)
+        lines = itertools.islice((line for line in _lines(text) if line), _NUM_RECORDS)
         return [line.split(delimiter) for line in lines], '"' if f'{delimiter}"' in text else ""
     for strict, quote in ((True, '"'), (False, "")):
         reader = csv.reader(
@@ -151,6 +151,11 @@ def _records(text: str, delimiter: str) -> tuple[list[list[str]], str]:
             if len(records) > 100 and quote:  # the head may end inside a cell
                 return records, quote
     return records, ""
+
+
+def _lines(text: str) -> list[str]:
+    """The lines; str.splitlines would also cut at marks that ids may hold."""
+    return re.split(r"\r\n|\n|\r", text)
 
 
 def _has_header(cut: _Cut, options: ReadingOptions) -> bool:
@@ -175,7 +180,7 @@ def _has_header(cut: _Cut, options: ReadingOptions) -> bool:
 
 def _is_lists(cut: _Cut, text: str) -> bool:
     """Whether lines of ids, each a user and then items, explain the text better than columns do."""
-    lines = [line for line in text.splitlines() if line.strip()][:_NUM_RECORDS]
+    lines = [line for line in _lines(text) if line.strip()][:_NUM_RECORDS]
     cells = [re.split(r"[\s,;|:]+", line.strip().strip(",;|:")) for line in lines]
     counts = collections.Counter(len(row) for row in cells)
     flat = list(itertools.chain.from_iterable(cells))
@@ -188,7 +193,7 @@ def _is_lists(cut: _Cut, text: str) -> bool:
         # the same number of cells everywhere: columns when few, lists when many or in lists
         in_lists = cut.num_columns == 2 and len(counts) > 1
         return cut.num_columns > 8 or in_lists
-    return sum(len(row) > 1 for row in cells) >= 0.9 * len(cells)
+    return sum(len(row) > 1 for row in cells) >= 0.6 * len(cells)
 
 
 def _has_times(cut: _Cut) -> bool:
@@ -202,20 +207,21 @@ def _has_times(cut: _Cut) -> bool:
 
 def _lists(text: str, options: ReadingOptions, num_skipped: int) -> TextShape:
     """One user a line: what stands after the user, and what between the items."""
-    lines = [line for line in text.splitlines() if line.strip()][:_NUM_RECORDS]
+    lines = [line for line in _lines(text) if line.strip()][:_NUM_RECORDS]
     outer = options.delimiter_text
     inner = outer
     if outer is None:
         found = collections.Counter()  # type: collections.Counter[str]
         after = collections.Counter()  # type: collections.Counter[str]
         for line in lines:
-            marks = re.findall(r"::|[ \t,;|:]", re.sub(r" +", " ", line.strip()))
+            # ", " is a comma, and "  " is one blank
+            marks = [
+                m.strip(" ") or " " for m in re.findall(r" *(?:::|[\t,;|:]| ) *", line.strip())
+            ]
             after.update(marks[:1])
             found.update(marks[1:])
         outer = after.most_common(1)[0][0] if after else " "
         inner = found.most_common(1)[0][0] if found else outer
-        if inner == " " and outer == ":":
-            outer = ":"
     records = [re.split(r"[\s,;|:]+", line.strip()) for line in lines]
     return TextShape(
         format="lists",

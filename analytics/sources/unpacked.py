@@ -31,6 +31,7 @@ from analytics.errors import InputError
 from analytics.sources.faults import blaming
 from analytics.sources.files import shown, unreadable
 from analytics.sources.options import ReadingOptions
+from analytics.sources.zstd_frames import most_bytes as most_bytes_of_zstd
 
 HEAD_BYTES = 1 << 20
 _CHUNK = 1 << 20
@@ -114,9 +115,11 @@ def make_plain(
         raise unreadable(source, error) from error
     packing = _first(_PACKINGS, start)
     if packing == "zstd":
-        chunks = _zstd_chunks(source, label, connection)
+        source, packing = _zstd_lines(source, label, scratch, connection), ""
+        original = "zstd"
     else:
-        chunks = _chunks(source, label, packing, member)
+        original = packing
+    chunks = _chunks(source, label, packing, member)
     if packing:
         chunks = _bounded(chunks, label, num_source_bytes, most_bytes)
     first = next(chunks, b"")
@@ -144,7 +147,7 @@ def make_plain(
     return PlainFile(
         path=path, label=label, head=head, num_bytes=path.stat().st_size,
         num_source_bytes=num_source_bytes, is_parquet=is_parquet, warnings=tuple(warnings),
-        decision={"compression": packing or "none", "encoding": "" if is_parquet else encoding},
+        decision={"compression": original or "none", "encoding": "" if is_parquet else encoding},
     )  # fmt: skip
 
 
@@ -213,39 +216,58 @@ def _damaged(label: str, packing: str, error: Exception) -> InputError:
     )
 
 
-def _zstd_chunks(
-    source: Path, label: str, connection: duckdb.DuckDBPyConnection
-) -> Iterator[bytes]:
+def _zstd_lines(
+    source: Path, label: str, scratch: Path, connection: duckdb.DuckDBPyConnection
+) -> Path:
     """The lines of a zstd file; DuckDB unpacks it, for this Python has nothing that does."""
-    cursor = connection.cursor()
+    try:
+        num_bytes = most_bytes_of_zstd(source)
+    except (ValueError, OSError) as error:
+        raise _damaged(label, "zstd", error) from error
+    num_packed = source.stat().st_size
+    if num_bytes > _limit(num_packed):
+        raise _too_large(label, num_packed)
+    readable = source if _is_utf8_name(source) else _linked(source, scratch)
+    target = _write((), scratch)
     with blaming(label):
-        cursor.execute(
-            "SELECT line FROM read_csv($path, auto_detect = false, header = false, "  # noqa: S608
-            "columns = {'line': 'VARCHAR'}, compression = 'zstd', quote = '', escape = '', "
-            f"delim = $delimiter, max_line_size = {LONGEST_LINE})",
-            {"path": glob.escape(str(source)), "delimiter": NO_DELIMITER},
+        connection.execute(
+            "COPY (SELECT coalesce(line, '') FROM read_csv($path, auto_detect = false, "  # noqa: S608
+            "header = false, columns = {'line': 'VARCHAR'}, compression = 'zstd', quote = '', "
+            f"escape = '', delim = $delimiter, max_line_size = {LONGEST_LINE})) TO $target "
+            "(FORMAT csv, HEADER false, QUOTE '', ESCAPE '', DELIMITER '\x01')",
+            {
+                "path": glob.escape(str(readable)),
+                "delimiter": NO_DELIMITER,
+                "target": str(target),
+            },
         )
-        while lines := cursor.fetchmany(20_000):
-            yield "".join(f"{line or ''}\n" for (line,) in lines).encode()
-    cursor.close()
+    return target
+
+
+def _limit(num_packed: int) -> int:
+    """What a packed file may grow into [bytes]."""
+    return min(_LARGEST_BYTES, max(_RATIO_FROM_BYTES, _LARGEST_RATIO * num_packed))
+
+
+def _too_large(label: str, num_packed: int) -> InputError:
+    return InputError(
+        f"{label}: unpacks to more than {_limit(num_packed):,} bytes out of {num_packed:,}, which "
+        "no interactions do. Unpack it yourself and give the file inside."
+    )
 
 
 def _bounded(
     chunks: Iterator[bytes], label: str, num_packed: int, most_bytes: int | None
 ) -> Iterator[bytes]:
     """The chunks, until they are far more than an honest file of that size holds."""
-    limit = min(_LARGEST_BYTES, max(_RATIO_FROM_BYTES, _LARGEST_RATIO * num_packed))
     num_bytes = 0
     for chunk in chunks:
         num_bytes += len(chunk)
         if most_bytes is not None and num_bytes > most_bytes:
             yield chunk[: chunk.rfind(b"\n") + 1]
             return
-        if num_bytes > limit:
-            raise InputError(
-                f"{label}: unpacks to more than {limit:,} bytes out of {num_packed:,}, which no "
-                "interactions do. Unpack it yourself and give the file inside."
-            )
+        if num_bytes > _limit(num_packed):
+            raise _too_large(label, num_packed)
         yield chunk
 
 
