@@ -16,7 +16,8 @@ from analytics.sources.options import spoken
 from analytics.sources.places import list_place
 from analytics.sources.rows import Rows, used
 from analytics.sources.shapes import TextShape
-from analytics.sources.unpacked import LONGEST_LINE, NO_DELIMITER, PlainFile
+from analytics.sources.streams import LONGEST_LINE, NO_DELIMITER
+from analytics.sources.unpacked import PlainFile
 
 
 def list_rows(file: PlainFile, shape: TextShape, prefix: str) -> Rows:

@@ -11,36 +11,20 @@ takes its unpacked size on disk.
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import dataclasses
 import glob
-import gzip
-import lzma
-import os
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
 
 import duckdb
 
 from analytics.errors import InputError
-from analytics.sources.faults import blaming
 from analytics.sources.files import shown, unreadable
 from analytics.sources.options import ReadingOptions
-from analytics.sources.zstd_frames import most_bytes as most_bytes_of_zstd
+from analytics.sources.streams import bounded, chunks, is_utf8_name, linked, write, zstd_lines
 
 HEAD_BYTES = 1 << 20
-_CHUNK = 1 << 20
-_LARGEST_BYTES = 20 << 30  # what a packed file may grow into
-_LARGEST_RATIO = 200  # rows of ids shrink 3 to 20 times; beyond this it is a bomb
-_RATIO_FROM_BYTES = 256 << 20  # below it the ratio does not matter
-# no text holds these bytes, so a line comes whole; DuckDB wants some delimiter
-NO_DELIMITER = "\x01\x02\x03\x04"
-LONGEST_LINE = 16 << 20
 
 _PACKINGS = (
     (b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"),
@@ -65,10 +49,6 @@ _FOREIGN = (
 _BOMS = (
     (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
-)  # fmt: skip
-_READ_ERRORS = (
-    EOFError, OSError, RuntimeError, NotImplementedError, ValueError, zlib.error, lzma.LZMAError,
-    zipfile.BadZipFile,
 )  # fmt: skip
 
 
@@ -114,41 +94,37 @@ def make_plain(
     except OSError as error:
         raise unreadable(source, error) from error
     packing = _first(_PACKINGS, start)
+    path, unpacks_here = source, packing not in ("", "zstd")
     if packing == "zstd":
-        source, packing = _zstd_lines(source, label, scratch, connection), ""
-        original = "zstd"
-    else:
-        original = packing
-    chunks = _chunks(source, label, packing, member)
-    if packing:
-        chunks = _bounded(chunks, label, num_source_bytes, most_bytes)
-    first = next(chunks, b"")
+        path = zstd_lines(source, label, scratch, connection)
+    pieces = chunks(path, label, packing if unpacks_here else "", member)
+    if unpacks_here:
+        pieces = bounded(pieces, label, num_source_bytes, most_bytes)
+    first = next(pieces, b"")
     _refuse_foreign(label, first)
     is_parquet = first.startswith(b"PAR1") or options.format == "parquet"
-    encoding = "utf-8" if is_parquet else _encoding(label, first, options)
-    all_chunks = _chained(first, chunks)
-    path, warnings = source, []
-    if packing or encoding != "utf-8":
-        if encoding != "utf-8":
-            all_chunks = _recoded(all_chunks, label, encoding)
-        path = _write(all_chunks if is_parquet else _lines_of(all_chunks, label), scratch)
-        all_chunks = _chunks(path, label, "", None)
-    elif not _is_utf8_name(source):
-        path = _linked(source, scratch)
-    if not is_parquet and _look_through(all_chunks, label):
-        path = _write(_one_line_end(_chunks(path, label, "", None)), scratch)
-        warnings.append(f"{label}: holds several kinds of line ends; all were taken as one.")
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    if not is_parquet and not head.strip(b"\xef\xbb\xbf \t\r\n"):
-        raise InputError(f"{label}: the file is empty. Give a file with interactions.")
-    if not is_parquet:
-        _check_utf8(label, head)
+    encoding = "utf-8" if is_parquet else _encoding(first, options)
+    pieces = _chained(first, pieces)
+    if encoding != "utf-8":
+        pieces = _recoded(pieces, label, encoding)
+    if encoding != "utf-8" or unpacks_here:
+        path = write(pieces if is_parquet else _lines_of(pieces, label), scratch)
+    elif not is_utf8_name(path):
+        path = linked(path, scratch)
+    warnings: tuple[str, ...] = ()
+    if not is_parquet and _look_through(chunks(path, label, "", None), label):
+        path = write(_one_line_end(chunks(path, label, "", None)), scratch)
+        warnings = (f"{label}: holds several kinds of line ends; all were taken as one.",)
     return PlainFile(
-        path=path, label=label, head=head, num_bytes=path.stat().st_size,
-        num_source_bytes=num_source_bytes, is_parquet=is_parquet, warnings=tuple(warnings),
-        decision={"compression": original or "none", "encoding": "" if is_parquet else encoding},
-    )  # fmt: skip
+        path=path,
+        label=label,
+        head=_head(path, label, is_parquet),
+        num_bytes=path.stat().st_size,
+        num_source_bytes=num_source_bytes,
+        is_parquet=is_parquet,
+        warnings=warnings,
+        decision={"compression": packing or "none", "encoding": "" if is_parquet else encoding},
+    )
 
 
 def is_zip(path: Path) -> bool:
@@ -158,6 +134,17 @@ def is_zip(path: Path) -> bool:
             return _first(_PACKINGS, file.read(8)) == "zip"
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _head(path: Path, label: str, is_parquet: bool) -> bytes:
+    """A file's first megabyte; of a text it must hold something, in UTF-8."""
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if not is_parquet:
+        if not head.strip(b"\xef\xbb\xbf \t\r\n"):
+            raise InputError(f"{label}: the file is empty. Give a file with interactions.")
+        _check_utf8(label, head)
+    return head
 
 
 def _first(table: tuple[tuple[bytes, str], ...], start: bytes) -> str:
@@ -176,102 +163,7 @@ def _chained(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def _chunks(source: Path, label: str, packing: str, member: str | None) -> Iterator[bytes]:
-    """The bytes of a file, unpacked; a damaged one ends in an InputError."""
-    try:
-        with _opened(source, packing, member) as file:
-            while True:
-                try:
-                    chunk = file.read(_CHUNK)
-                except _READ_ERRORS as error:
-                    raise _damaged(label, packing, error) from error
-                if not chunk:
-                    return
-                yield chunk
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, KeyError) as error:
-        raise _damaged(label, packing, error) from error
-
-
-def _opened(source: Path, packing: str, member: str | None) -> IO[bytes] | gzip.GzipFile:
-    if packing == "zip":
-        archive = zipfile.ZipFile(source)
-        return archive.open(member or archive.namelist()[0])
-    if packing == "gzip":
-        return gzip.open(source, "rb")
-    if packing == "bzip2":
-        return bz2.open(source, "rb")
-    if packing == "xz":
-        return lzma.open(source, "rb")
-    return source.open("rb")
-
-
-def _damaged(label: str, packing: str, error: Exception) -> InputError:
-    if "password" in str(error) or "encrypted" in str(error):
-        return InputError(f"{label}: is locked by a password. Unpack it and give the file inside.")
-    if not packing:
-        return InputError(f"{label}: cannot be read (read error). Check its permissions and disk.")
-    return InputError(
-        f"{label}: the {packing} data is damaged or cut off. Fetch the file again, or unpack it "
-        "and give the file inside."
-    )
-
-
-def _zstd_lines(
-    source: Path, label: str, scratch: Path, connection: duckdb.DuckDBPyConnection
-) -> Path:
-    """The lines of a zstd file; DuckDB unpacks it, for this Python has nothing that does."""
-    try:
-        num_bytes = most_bytes_of_zstd(source)
-    except (ValueError, OSError) as error:
-        raise _damaged(label, "zstd", error) from error
-    num_packed = source.stat().st_size
-    if num_bytes > _limit(num_packed):
-        raise _too_large(label, num_packed)
-    readable = source if _is_utf8_name(source) else _linked(source, scratch)
-    target = _write((), scratch)
-    with blaming(label):
-        connection.execute(
-            "COPY (SELECT coalesce(line, '') FROM read_csv($path, auto_detect = false, "  # noqa: S608
-            "header = false, columns = {'line': 'VARCHAR'}, compression = 'zstd', quote = '', "
-            f"escape = '', delim = $delimiter, max_line_size = {LONGEST_LINE})) TO $target "
-            "(FORMAT csv, HEADER false, QUOTE '', ESCAPE '', DELIMITER '\x01')",
-            {
-                "path": glob.escape(str(readable)),
-                "delimiter": NO_DELIMITER,
-                "target": str(target),
-            },
-        )
-    return target
-
-
-def _limit(num_packed: int) -> int:
-    """What a packed file may grow into [bytes]."""
-    return min(_LARGEST_BYTES, max(_RATIO_FROM_BYTES, _LARGEST_RATIO * num_packed))
-
-
-def _too_large(label: str, num_packed: int) -> InputError:
-    return InputError(
-        f"{label}: unpacks to more than {_limit(num_packed):,} bytes out of {num_packed:,}, which "
-        "no interactions do. Unpack it yourself and give the file inside."
-    )
-
-
-def _bounded(
-    chunks: Iterator[bytes], label: str, num_packed: int, most_bytes: int | None
-) -> Iterator[bytes]:
-    """The chunks, until they are far more than an honest file of that size holds."""
-    num_bytes = 0
-    for chunk in chunks:
-        num_bytes += len(chunk)
-        if most_bytes is not None and num_bytes > most_bytes:
-            yield chunk[: chunk.rfind(b"\n") + 1]
-            return
-        if num_bytes > _limit(num_packed):
-            raise _too_large(label, num_packed)
-        yield chunk
-
-
-def _encoding(label: str, first: bytes, options: ReadingOptions) -> str:
+def _encoding(first: bytes, options: ReadingOptions) -> str:
     """The encoding by option or by the byte order mark; UTF-8 otherwise."""
     if options.encoding_name is not None:
         return options.encoding_name.replace("utf-8-sig", "utf-8").replace("ascii", "utf-8")
@@ -350,26 +242,3 @@ def _check_utf8(label: str, head: bytes) -> None:
             f"{label}: line {line} is not UTF-8 text (byte 0x{head[error.start]:02x}). Save it as "
             "UTF-8, or name its encoding, for example --encoding latin-1."
         ) from error
-
-
-def _write(chunks: Iterable[bytes], scratch: Path) -> Path:
-    handle, name = tempfile.mkstemp(prefix="plain-", dir=scratch)
-    with os.fdopen(handle, "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-    return Path(name)
-
-
-def _is_utf8_name(path: Path) -> bool:
-    try:
-        str(path).encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _linked(source: Path, scratch: Path) -> Path:
-    """A link whose name DuckDB takes, to a file whose name is not UTF-8."""
-    folder = Path(tempfile.mkdtemp(prefix="link-", dir=scratch))
-    (folder / "file").symlink_to(source.resolve())
-    return folder / "file"
