@@ -33,7 +33,8 @@ def delimited_rows(file: PlainFile, shape: TextShape, options: ReadingOptions, p
     """
     chosen = _choose(file, shape, options)
     source, parameters = csv_source(file, shape, prefix)
-    rating = None if chosen.rating is None else f"TRY_CAST(c{chosen.rating} AS DOUBLE)"
+    # a bare cast would be pushed into read_csv, where it ends the scan at the first odd cell
+    rating = None if chosen.rating is None else f"TRY_CAST(nullif(c{chosen.rating}, '') AS DOUBLE)"
     return Rows(
         file=file,
         source=source,

@@ -118,13 +118,17 @@ def is_storage_failure(error: duckdb.Error) -> bool:
 
 def _is_parameters(text: str) -> bool:
     """Whether a statement and its parameters do not fit, which is a fault of ours."""
-    return "prepared statement" in text or "named parameter" in text.lower()
+    return bool(re.search(r"(?i)parameter argument|prepared statement|named parameter", text))
 
 
 def _place(text: str) -> str:
     """'line 12: ' when DuckDB names a line, else nothing."""
-    found = re.search(r"Error on Line: (\d+)|at byte \d+ in line (\d+)", text)
-    return f"line {found[1] or found[2]} " if found else ""
+    found = re.search(r"Error on Line: (\d+)", text)
+    if found:
+        return f"line {found[1]} "
+    # of JSON lines it counts the objects, and one too many
+    found = re.search(r"at byte \d+ in line (\d+)", text)
+    return f"line {int(found[1]) - 1} (blank lines not counted) " if found else ""
 
 
 def _without_rows(text: str) -> str:

@@ -79,7 +79,8 @@ def text_shape(file: PlainFile, options: ReadingOptions) -> TextShape:
         has_header = _has_header(best, options)
         if not has_header and _is_lists(best, text):
             return _lists(text, options, num_skipped)
-    if best.num_columns < 2:
+    is_guess = not has_header and options.delimiter is None and best.same_share <= 0.5
+    if best.num_columns < 2 or is_guess:
         raise _no_delimiter(file, best, has_header)
     return _table(best, has_header=has_header, num_skipped=num_skipped)
 

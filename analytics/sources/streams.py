@@ -51,7 +51,7 @@ def chunks(source: Path, label: str, packing: str, member: str | None) -> Iterat
                 if not chunk:
                     return
                 yield chunk
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, KeyError) as error:
+    except (*_READ_ERRORS, KeyError) as error:
         raise _damaged(label, packing, error) from error
 
 

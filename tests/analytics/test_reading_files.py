@@ -9,7 +9,8 @@ import duckdb
 import pytest
 
 from analytics.errors import InputError
-from analytics.sources.scan import ReadingOptions, Scan, open_scans
+from analytics.sources.scan import Scan
+from tests.analytics.reading_scans import Opener
 
 COUNTS = (
     "count(*), count(DISTINCT user_id), count(DISTINCT item_id), count(event_time_us), "
@@ -25,32 +26,18 @@ def shared(name: str) -> Path:
 
 
 @pytest.fixture
-def connection(tmp_path: Path) -> duckdb.DuckDBPyConnection:
-    opened = duckdb.connect(
-        config={
-            "memory_limit": "1GiB",
-            "threads": "2",
-            "temp_directory": str(tmp_path / "spill"),
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-        }
-    )
-    opened.execute("SET TimeZone = 'UTC'")
-    opened.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
-    return opened
+def opener(tmp_path: Path) -> Opener:
+    return Opener(tmp_path)
 
 
 @pytest.fixture
-def scans(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> Callable[..., list[Scan]]:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+def connection(opener: Opener) -> duckdb.DuckDBPyConnection:
+    return opener.connection
 
-    def opened(path: Path | str, **options: str) -> list[Scan]:
-        return open_scans(
-            path, ReadingOptions(**options), scratch=scratch, connection=connection  # type: ignore[arg-type]
-        )  # fmt: skip
 
-    return opened
+@pytest.fixture
+def scans(opener: Opener) -> Callable[..., list[Scan]]:
+    return opener.all
 
 
 def counted(connection: duckdb.DuckDBPyConnection, scan: Scan) -> tuple[int, ...]:
@@ -189,7 +176,7 @@ def test_sampled_negatives_are_warned_of(scans: Callable[..., list[Scan]]) -> No
 def test_files_without_times_are_refused_until_told(
     scans: Callable[..., list[Scan]], name: str
 ) -> None:
-    with pytest.raises(InputError, match="no time column was found.*--time none"):
+    with pytest.raises(InputError, match=r"no time column was found.*--time none"):
         scans(shared(name))
 
 
