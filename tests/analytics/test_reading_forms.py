@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analytics.errors import ConfigError, InputError
+from analytics.sources import times
 from analytics.sources.columns import MISSING
 from analytics.sources.scan import ReadingOptions, source_sha256
 from tests.analytics.reading_scans import Opener
@@ -377,3 +378,18 @@ def test_nothing_is_loaded_from_the_network(opener: Opener) -> None:
     opener.run(opener.text(f"user,item,time\nü,x,{T}\n".encode("latin-1"), encoding="latin-1"))
     after = opener.connection.execute("SELECT count(*) FROM duckdb_extensions() WHERE loaded")
     assert before.fetchone() == after.fetchone()
+
+
+def test_a_large_file_is_judged_by_its_head_and_by_more_when_that_is_unclear(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(times, "_WHOLE_BYTES", 10)
+    monkeypatch.setattr(times, "_SAMPLES", (3, 8))
+    cells = ["soon", "later", str(T), *[str(T)] * 4, "1.5", "20240131", "1700000000123"]
+    content = "user,item,time\n" + "".join(f"a,x,{cell}\n" for cell in cells)
+    found = [time for (_, _, time) in events(opener, content)]
+    # what the head did not show is still read exactly, in the unit of the head
+    assert found[:8] == [None, None, *[T * 10**6] * 5, 1_500_000]
+    assert found[8:] == [20_240_131 * 10**6, 1_700_000_000_123 * 10**6]
+    with pytest.raises(InputError, match=r"8 of the first 8 values of column 'time'"):
+        events(opener, "user,item,time\n" + "a,x,soon\n" * 9)
