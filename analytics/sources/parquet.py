@@ -100,11 +100,14 @@ def _columns(
     if not file.head.startswith(b"PAR1"):
         raise InputError(f"{file.label}: is not a Parquet file. Leave --format out, or name it.")
     with blaming(file.label):
-        described = connection.execute(
-            f"SELECT * FROM {scan} LIMIT 0",  # noqa: S608
-            parameters,
-        ).description
-    found = [(str(entry[0]), entry[1]) for entry in described or []]
+        connection.execute(f"SELECT * FROM {scan} LIMIT 0", parameters)  # noqa: S608
+    try:
+        found = [(str(entry[0]), entry[1]) for entry in connection.description or []]
+    except (RuntimeError, UnicodeError) as error:
+        raise InputError(
+            f"{file.label}: the name of a column is not UTF-8, so the Parquet data is damaged. "
+            "Write it again, or give CSV."
+        ) from error
     real = _real_names(file, [name for name, _ in found], connection)
     columns: list[_Column] = []
     events = None

@@ -237,3 +237,10 @@ def test_damaged_packed_files_give_rows_or_a_refusal(opener: Opener) -> None:
                 damaged[chance.randrange(len(damaged))] = chance.randrange(256)
             rows_or_refusal(opener, bytes(damaged), "damaged.bin")
             rows_or_refusal(opener, whole[: chance.randrange(len(whole))], "cut.bin")
+
+
+def test_parquet_whose_column_names_are_no_text_is_refused(opener: Opener) -> None:
+    path = opener.folder / "names.parquet"
+    opener.connection.execute(f"COPY (SELECT 1 AS user_id, 2 AS item_id, 3 AS ts) TO '{path}'")
+    with pytest.raises(InputError, match="name of a column is not UTF-8"):
+        opener.text(path.read_bytes().replace(b"item_id", b"item\xffid"), "names.parquet")
