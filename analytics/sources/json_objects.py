@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -69,22 +70,13 @@ def _flat(
     cells = [[record.get(name) for name in names] for record in sample]
     chosen = choose_named(file.label, names, options, cells)
     _refuse_inexact(file, names, (chosen.user, chosen.item), cells)
-    taken = _Cells(prefix, names, "json", dict(parameters))
-    return Rows(
-        file=file,
-        source=objects,
-        user=missing_sql(taken.text(chosen.user)),
-        item=missing_sql(taken.text(chosen.item)),
-        time=None if chosen.time is None else taken.text(chosen.time),
-        frame=None if chosen.frame is None else taken.text(chosen.frame),
-        action=None if chosen.action is None else taken.text(chosen.action),
-        rating=_number(taken, chosen.rating),
-        parameters=taken.parameters,
+    return _rows_of(
+        file,
+        _Cells(prefix, names, "json", parameters),
+        chosen,
+        lambda own: objects,
         decision=_decision("json", layout, names, chosen, options),
-        warnings=chosen.warnings,
         locate=functools.partial(_locate_object, file, layout),
-        empty="holds no object",
-        time_name="" if chosen.time is None else names[chosen.time],
     )
 
 
@@ -99,46 +91,68 @@ def _nested(
     layout: str,
 ) -> Rows:
     outer = [name for name in _keys(sample) if name != events]
-    inner = _keys([event for record in sample for event in _list(record.get(events))[:50]])
-    names = outer + [name for name in inner if name not in outer]
-    cells = [
-        [record.get(name) if name in outer else event.get(name) for name in names]
+    pairs = [
+        (record, event)
         for record in sample
         for event in _list(record.get(events))[:50]
         if isinstance(event, dict)
     ]
+    names = outer + [name for name in _keys([event for _, event in pairs]) if name not in outer]
+    cells = [
+        [(record if name in outer else event).get(name) for name in names]
+        for record, event in pairs
+    ]
     chosen = choose_named(file.label, names, options, cells)
     _refuse_inexact(file, names, (chosen.user, chosen.item), cells)
-    taken = _Cells(prefix, names, "e", dict(parameters), outer=len(outer))
-    taken.parameters[f"{prefix}events"] = _pointer(events)
-    user, item = missing_sql(taken.text(chosen.user)), missing_sql(taken.text(chosen.item))
-    time, frame, action = (
-        None if place is None else taken.text(place)
-        for place in (chosen.time, chosen.frame, chosen.action)
+
+    def source(own: str) -> str:
+        # a session's own cells are taken once, not once an event: five times quicker at 50 events;
+        # an object whose events are no list has none
+        return (
+            f"(SELECT * EXCLUDE (es), unnest(es) AS e FROM (SELECT {own}"  # noqa: S608
+            f"TRY_CAST(json_extract(json, ${prefix}events) AS JSON[]) AS es FROM {objects}))"
+        )
+
+    return _rows_of(
+        file,
+        _Cells(prefix, names, "e", {**parameters, f"{prefix}events": _pointer(events)}, len(outer)),
+        chosen,
+        source,
+        decision=_decision(f"json_sessions (events in '{events}')", layout, names, chosen, options),
+        locate=functools.partial(_locate_event, file, layout, events),
     )
-    rating = _number(taken, chosen.rating)
-    # a session's own cells are taken once, not once an event: five times quicker at 50 events;
-    # an object whose events are no list has none
-    own = "".join(f"{sql} AS {name}, " for name, sql in taken.own.items())
-    source = (
-        f"(SELECT * EXCLUDE (es), unnest(es) AS e FROM (SELECT {own}"  # noqa: S608
-        f"TRY_CAST(json_extract(json, ${prefix}events) AS JSON[]) AS es FROM {objects}))"
+
+
+def _rows_of(
+    file: PlainFile,
+    taken: _Cells,
+    chosen: ChosenColumns,
+    source: Callable[[str], str],
+    *,
+    decision: dict[str, str],
+    locate: Callable[[int], str],
+) -> Rows:
+    """The rows whose cells stand in `source`, which is told what a session's own cells are."""
+    user, item = missing_sql(taken.text(chosen.user)), missing_sql(taken.text(chosen.item))
+    time, frame, action, rating = (
+        None if place is None else taken.text(place)
+        for place in (chosen.time, chosen.frame, chosen.action, chosen.rating)
     )
     return Rows(
         file=file,
-        source=source,
+        source=source("".join(f"{sql} AS {name}, " for name, sql in taken.own.items())),
         user=user,
         item=item,
         time=time,
         frame=frame,
         action=action,
-        rating=rating,
+        rating=None if rating is None else f"TRY_CAST({rating} AS DOUBLE)",
         parameters=taken.parameters,
-        decision=_decision(f"json_sessions (events in '{events}')", layout, names, chosen, options),
+        decision=decision,
         warnings=chosen.warnings,
-        locate=functools.partial(_locate_event, file, layout, events),
-        empty="holds no object with events",
-        time_name="" if chosen.time is None else names[chosen.time],
+        locate=locate,
+        empty="holds no event",
+        time_name="" if chosen.time is None else taken.names[chosen.time],
     )
 
 
@@ -153,22 +167,18 @@ class _Cells:
         parameters: dict[str, object],
         outer: int = 0,
     ) -> None:
-        self._prefix, self._names, self._column, self._outer = prefix, names, column, outer
-        self.parameters = parameters
+        self._prefix, self.names, self._column, self._outer = prefix, names, column, outer
+        self.parameters = dict(parameters)
         self.own: dict[str, str] = {}  # of a session, by the name they get
 
     def text(self, place: int) -> str:
         """SQL of a cell as text, NULL where the key is missing or null."""
         key = f"{self._prefix}key{place}"
-        self.parameters[key] = _pointer(self._names[place])
+        self.parameters[key] = _pointer(self.names[place])
         if place < self._outer:
             self.own[f"own{place}"] = f"json_extract_string(json, ${key})"
             return f"own{place}"
         return f"json_extract_string({self._column}, ${key})"
-
-
-def _number(taken: _Cells, place: int | None) -> str | None:
-    return None if place is None else f"TRY_CAST({taken.text(place)} AS DOUBLE)"
 
 
 def _pointer(name: str) -> str:

@@ -87,13 +87,7 @@ def make_plain(
     OSError when `scratch` cannot be written.
     """
     label = f"{shown(source)}:{member}" if member else shown(source)
-    try:
-        num_source_bytes = source.stat().st_size
-        with source.open("rb") as file:
-            start = file.read(64)
-    except OSError as error:
-        raise unreadable(source, error) from error
-    packing = _first(_PACKINGS, start)
+    packing, num_source_bytes = _packing(source)
     path, unpacks_here = source, packing not in ("", "zstd")
     if packing == "zstd":
         path = zstd_lines(source, label, scratch, connection)
@@ -129,9 +123,14 @@ def make_plain(
 
 def is_zip(path: Path) -> bool:
     """Whether a file's first bytes are those of a zip archive."""
+    return _packing(path)[0] == "zip"
+
+
+def _packing(path: Path) -> tuple[str, int]:
+    """How a file is packed by its first bytes, empty when it is not, and its size."""
     try:
         with path.open("rb") as file:
-            return _first(_PACKINGS, file.read(8)) == "zip"
+            return _first(_PACKINGS, file.read(8)), path.stat().st_size
     except OSError as error:
         raise unreadable(path, error) from error
 
