@@ -42,7 +42,7 @@ def delimited_rows(file: PlainFile, shape: TextShape, options: ReadingOptions, p
         item=missing_sql(f"c{chosen.item}"),
         time=None if chosen.time is None else f"c{chosen.time}",
         frame=None if chosen.frame is None else f"c{chosen.frame}",
-        action=None if chosen.action is None else f"c{chosen.action}",
+        action=None if chosen.action is None else f"nullif(c{chosen.action}, '')",
         rating=rating,
         parameters=parameters,
         decision=_decision(shape, chosen, options),
