@@ -24,8 +24,8 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from analytics.columns import InteractionColumns
 from analytics.errors import InputError
+from analytics.sources.options import ReadingOptions
 from analytics.unpacking import unpack
 
 _TIMEOUT_S = 120  # of a silent connection, and of pip per retry
@@ -61,7 +61,7 @@ class DatasetEntry:
     member: str = ""  # path inside the archive or wheel
     unpacking: str = "as_is"  # as_is, gzip, zip, double_colon or otto
     file_sha256: str | None = None  # of the file, where known
-    columns: InteractionColumns
+    reading: ReadingOptions
 
 
 def _movielens(name: str, title: str, size_bytes: int, sha256: str) -> DatasetEntry:
@@ -75,7 +75,7 @@ def _movielens(name: str, title: str, size_bytes: int, sha256: str) -> DatasetEn
         file_name=f"{name}.csv",
         member=f"{name}/ratings.csv",
         unpacking="zip",
-        columns=InteractionColumns(user="userId", item="movieId", time="timestamp"),
+        reading=ReadingOptions(user="userId", item="movieId", time="timestamp"),
     )
 
 
@@ -91,7 +91,7 @@ _ENTRIES = (
         member="recbole/dataset_example/ml-100k/ml-100k.inter",
         unpacking="zip",
         file_sha256="4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
-        columns=InteractionColumns(user="user_id", item="item_id", time="timestamp"),
+        reading=ReadingOptions(user="user_id", item="item_id", time="timestamp"),
     ),
     dataclasses.replace(
         _movielens(
@@ -126,7 +126,7 @@ _ENTRIES = (
         "(https://amazon-reviews-2023.github.io)",
         file_name="amazon-musical-instruments.csv",
         unpacking="gzip",
-        columns=InteractionColumns(user="user_id", item="parent_asin", time="timestamp"),
+        reading=ReadingOptions(user="user_id", item="parent_asin", time="timestamp"),
     ),
     DatasetEntry(
         name="otto",
@@ -139,7 +139,7 @@ _ENTRIES = (
         file_name="otto.csv",
         member="otto-recsys-train.jsonl",
         unpacking="otto",
-        columns=InteractionColumns(user="session", item="aid", time="ts"),
+        reading=ReadingOptions(user="session", item="aid", time="ts"),
     ),
     DatasetEntry(
         name="yambda",
@@ -149,7 +149,7 @@ _ENTRIES = (
         sha256="eed9cbd094af1e189507d2f8132a0dc9653b90e65480125c7cdccd601e0592d1",
         terms="Apache-2.0, Yandex (https://huggingface.co/datasets/yandex/yambda)",
         file_name="yambda.parquet",
-        columns=InteractionColumns(user="uid", item="item_id", time="timestamp"),
+        reading=ReadingOptions(user="uid", item="item_id", time="timestamp"),
     ),
 )
 CATALOGUE: dict[str, DatasetEntry] = {entry.name: entry for entry in _ENTRIES}

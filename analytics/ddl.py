@@ -69,15 +69,25 @@ def view_column_docs(view: str) -> dict[str, tuple[str, str]]:
 
 
 def create_tables(con: duckdb.DuckDBPyConnection) -> None:
-    """Make every missing table, and every column that a table of an older version lacks."""
+    """Make every missing table, and bring those of an older version to today's layout.
+
+    A column that is lacking is added, NULL in the rows that are there. Where the key has grown, or
+    a column may be NULL today that could not be, the table is made anew with the rows it had.
+    """
     for name, record in TABLES.items():
         con.execute(_create_table(name, record))
-        present = {row[0] for row in con.execute(f"DESCRIBE {name}").fetchall()}
+    keys, there = _keys(con), _columns_there(con)
+    for name, record in TABLES.items():
+        if _is_outgrown(record, keys[name], there[name]):
+            _make_anew(con, name, record, set(there[name]))
+    there = _columns_there(con)
+    for name, record in TABLES.items():
         for spec in columns(record):
-            if spec.name not in present:
+            if spec.name not in there[name]:
                 con.execute(f"ALTER TABLE {name} ADD COLUMN {spec.name} {spec.sql_type}")
             comment = f"{spec.doc} [{spec.unit}]" if spec.unit else spec.doc
-            con.execute(f"COMMENT ON COLUMN {name}.{spec.name} IS {quoted(comment)}")
+            if there[name].get(spec.name, _NO_COLUMN).comment != comment:
+                con.execute(f"COMMENT ON COLUMN {name}.{spec.name} IS {quoted(comment)}")
 
 
 def create_views(con: duckdb.DuckDBPyConnection) -> None:
@@ -100,6 +110,57 @@ def reader_types(record: type) -> str:
 def quoted(text: str) -> str:
     """A text as a SQL literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ColumnThere:
+    """A column of a table as the database has it."""
+
+    is_nullable: bool
+    comment: str | None
+
+
+_NO_COLUMN = _ColumnThere(is_nullable=True, comment=None)
+
+
+def _keys(con: duckdb.DuckDBPyConnection) -> dict[str, tuple[str, ...]]:
+    """The primary key of every table that is there; none: the empty one."""
+    found = con.execute(
+        "SELECT table_name, constraint_column_names FROM duckdb_constraints() "
+        "WHERE constraint_type = 'PRIMARY KEY' AND database_name = current_database()"
+    ).fetchall()
+    return dict.fromkeys(TABLES, ()) | {name: tuple(key) for name, key in found}
+
+
+def _columns_there(con: duckdb.DuckDBPyConnection) -> dict[str, dict[str, _ColumnThere]]:
+    """The columns of every table and view that is there, by their names."""
+    found: dict[str, dict[str, _ColumnThere]] = {}
+    for name, column, is_nullable, comment in con.execute(
+        "SELECT table_name, column_name, is_nullable, comment FROM duckdb_columns() "
+        "WHERE database_name = current_database()"
+    ).fetchall():
+        there = _ColumnThere(is_nullable=bool(is_nullable), comment=comment)
+        found.setdefault(name, {})[column] = there
+    return found
+
+
+def _is_outgrown(record: type, key: tuple[str, ...], there: dict[str, _ColumnThere]) -> bool:
+    """Whether the table there has another key, or refuses a NULL that today's record may hold."""
+    refuses = any(
+        spec.nullable and not there.get(spec.name, _NO_COLUMN).is_nullable
+        for spec in columns(record)
+    )
+    return key != table_key(record) or refuses
+
+
+def _make_anew(con: duckdb.DuckDBPyConnection, name: str, record: type, there: set[str]) -> None:
+    """Replace a table by one of today's layout with the same rows."""
+    kept = ", ".join(spec.name for spec in columns(record) if spec.name in there)
+    con.execute(f"CREATE TEMP TABLE rows_before AS SELECT * FROM {name}")  # noqa: S608
+    con.execute(f"DROP TABLE {name}")
+    con.execute(_create_table(name, record))
+    con.execute(f"INSERT INTO {name} BY NAME SELECT {kept} FROM rows_before")  # noqa: S608
+    con.execute("DROP TABLE rows_before")
 
 
 def _create_table(name: str, record: type) -> str:

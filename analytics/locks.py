@@ -41,3 +41,32 @@ def held(
                 on_wait()
             time.sleep(_POLL_S)
         yield
+
+
+@contextlib.contextmanager
+def signed(path: Path) -> Iterator[None]:
+    """A sign of life: `path` is there and held from its first moment until this process ends."""
+    born = path.with_name(f"{path.name}.born")  # held before anybody looks at it under its name
+    with born.open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        born.rename(path)
+        yield
+
+
+@contextlib.contextmanager
+def left_behind(path: Path) -> Iterator[bool]:
+    """Whether a sign of life is there whose process is dead; held while the block runs, if so."""
+    try:
+        file = path.open("a", encoding="utf-8") if path.is_file() else None
+    except OSError:  # gone meanwhile, or not ours
+        file = None
+    if file is None:
+        yield False
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True

@@ -1,160 +1,64 @@
 """Every record of the project, defined once.
 
-A table of the warehouse is one frozen dataclass here; each field carries its doc, unit and bounds.
+A table of the warehouse is one frozen dataclass here, or in analytics/schema_profile.py for what a
+profile says; each field carries its doc, unit and bounds (analytics/records.py).
 From it come the journal's keys, the DDL, the reader's types, column comments, the CSV header and
 the dashboard's labels. Standard library only, so that a rank can write records without DuckDB.
 
 Identifiers: `pipeline_id` is one start of `seqscale run`; `run_id` is one arm of it (an MLflow
 child run); `attempt` counts the starts of its training, and the loader keeps the last one.
-Columns are added, never renamed or given a new meaning.
+Columns are added, never renamed or given a new meaning; a record of before has NULL there.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import math
-import types
-import typing
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from analytics.records import (
+    TABLES,
+    Column,
+    Scalar,
+    column,
+    columns,
+    from_mapping,
+    table,
+    table_key,
+    table_name,
+    to_mapping,
+)
+from analytics.schema_profile import (
+    FactBatchProfile,
+    FactLengthBin,
+    FactMemoryForecast,
+    FactProfile,
+    FactProfileAdvice,
+    FactStragglerForecast,
+)
 
-Scalar = str | int | float | bool | None
-Record = TypeVar("Record")
-
-_SQL_TYPES: dict[type, str] = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
-
-_INT64 = 2**63
-
-TABLES: dict[str, type] = {}
-
-
-def column(
-    doc: str, *, unit: str = "", lower: float | None = None, upper: float | None = None
-) -> Any:
-    """One column: what it means, its unit, and its bounds (inclusive; None = unbounded)."""
-    return dataclasses.field(metadata={"doc": doc, "unit": unit, "lower": lower, "upper": upper})
-
-
-@typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(column,))
-def table(name: str, *, key: tuple[str, ...], grain: str) -> Callable[[type[Record]], type[Record]]:
-    """Make a class the record of table `name`; `key` are the columns that name one row."""
-
-    def register(cls: type[Record]) -> type[Record]:
-        record: Any = dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
-        record.__table_name__ = name
-        record.__table_key__ = key
-        record.__table_grain__ = grain
-        TABLES[name] = record
-        return typing.cast("type[Record]", record)
-
-    return register
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Column:
-    """A field of a record as the warehouse, the exports and the dashboard see it."""
-
-    name: str
-    python_type: type
-    sql_type: str
-    nullable: bool
-    doc: str
-    unit: str
-    lower: float | None
-    upper: float | None
-
-
-def table_name(record: type) -> str:
-    """The table that a record class belongs to."""
-    return typing.cast(str, record.__table_name__)  # type: ignore[attr-defined]
-
-
-def table_key(record: type) -> tuple[str, ...]:
-    """The columns that name one row of the record's table."""
-    return typing.cast("tuple[str, ...]", record.__table_key__)  # type: ignore[attr-defined]
-
-
-@functools.cache  # reading type hints takes longer than reading a record
-def columns(record: type) -> tuple[Column, ...]:
-    """The columns of a record class, in their fixed order."""
-    hints = typing.get_type_hints(record)
-    found = []
-    for field in dataclasses.fields(record):
-        python_type, nullable = _unwrap(hints[field.name])
-        meta = field.metadata
-        found.append(
-            Column(
-                name=field.name,
-                python_type=python_type,
-                sql_type=_SQL_TYPES[python_type],
-                nullable=nullable,
-                doc=meta["doc"],
-                unit=meta["unit"],
-                lower=meta["lower"],
-                upper=meta["upper"],
-            )
-        )
-    return tuple(found)
-
-
-def to_mapping(record: Any) -> dict[str, Scalar]:
-    """A record as plain keys and values, in column order."""
-    return {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
-
-
-def from_mapping(record: type[Record], values: Mapping[str, Any]) -> Record:
-    """A record from plain keys and values.
-
-    Raises ValueError that names the first key which is missing, unknown, of the wrong type, not
-    finite or out of its bounds.
-    """
-    known = {c.name: c for c in columns(typing.cast(type, record))}
-    for name in values:
-        if name not in known:
-            raise ValueError(f"'{name}' is not a column of {table_name(record)}")
-    checked: dict[str, Scalar] = {}
-    for name, spec in known.items():
-        if name not in values:
-            raise ValueError(f"'{name}' is missing")
-        checked[name] = _check(spec, values[name])
-    return record(**checked)
-
-
-def _check(spec: Column, value: Any) -> Scalar:
-    """The value as the column's type, or ValueError saying what was expected."""
-    if value is None:
-        if spec.nullable:
-            return None
-        raise ValueError(f"'{spec.name}' is null, expected {_in_words(spec)}")
-    is_bool = isinstance(value, bool)
-    fits = isinstance(value, spec.python_type) and (is_bool == (spec.python_type is bool))
-    if spec.python_type is float and isinstance(value, int) and not is_bool:
-        value, fits = float(value), True
-    if not fits:
-        raise ValueError(f"'{spec.name}' is {value!r}, expected {_in_words(spec)}")
-    if spec.python_type is float and not math.isfinite(value):
-        raise ValueError(f"'{spec.name}' is {value!r}, expected a finite number")
-    if spec.python_type is int and not -_INT64 <= value < _INT64:
-        raise ValueError(f"'{spec.name}' is {value!r}, expected a whole number of 64 bits")
-    if spec.lower is not None and value < spec.lower:
-        raise ValueError(f"'{spec.name}' is {value!r}, expected at least {spec.lower:g}")
-    if spec.upper is not None and value > spec.upper:
-        raise ValueError(f"'{spec.name}' is {value!r}, expected at most {spec.upper:g}")
-    return typing.cast(Scalar, value)
-
-
-def _in_words(spec: Column) -> str:
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    return words[spec.python_type]
-
-
-def _unwrap(hint: Any) -> tuple[type, bool]:
-    """(plain type, nullable) of `T` or `T | None`."""
-    if isinstance(hint, types.UnionType):
-        plain = [a for a in typing.get_args(hint) if a is not type(None)]
-        return plain[0], True
-    return hint, False
+__all__ = [
+    "TABLES",
+    "Column",
+    "DimDataset",
+    "DimModel",
+    "DimPrice",
+    "DimRun",
+    "FactBatchProfile",
+    "FactDeviceSample",
+    "FactDroppedRows",
+    "FactEvaluation",
+    "FactLengthBin",
+    "FactMemoryForecast",
+    "FactProfile",
+    "FactProfileAdvice",
+    "FactStep",
+    "FactStragglerForecast",
+    "Scalar",
+    "column",
+    "columns",
+    "from_mapping",
+    "table",
+    "table_key",
+    "table_name",
+    "to_mapping",
+]
 
 
 @table("dim_dataset", key=("dataset_id",), grain="one prepared set of sequences")
@@ -169,11 +73,31 @@ class DimDataset:
     num_rows_kept: int = column("Rows kept; read = kept + dropped by reason", lower=0)
     num_users: int = column("Sequences, one per user", lower=0)
     num_items: int = column("Distinct items", lower=0)
-    min_length: int = column("Shortest history", unit="events", lower=0)
-    median_length: float = column("Median history", unit="events", lower=0)
-    max_length: int = column("Longest history", unit="events", lower=0)
+    min_length: int | None = column(
+        "Length that at least the minimum group of users do not exceed; NULL for fewer users",
+        unit="events",
+        lower=0,
+    )
+    median_length: float | None = column(
+        "Median history; NULL for too few users", unit="events", lower=0
+    )
+    max_length: int | None = column(
+        "Length that at least the minimum group of users reach; NULL for fewer users",
+        unit="events",
+        lower=0,
+    )
     tied_share: float = column(
         "Share of events whose user has another at that time", lower=0, upper=1
+    )
+    num_training_events: int | None = column("Events to train on", lower=0, added=True)
+    num_validation_events: int | None = column("Events to validate on", lower=0, added=True)
+    num_test_events: int | None = column("Events to test on", lower=0, added=True)
+    has_times: bool | None = column("Whether the source has times", added=True)
+    is_pseudonymised: bool | None = column(
+        "Whether user ids were replaced by pseudonyms", added=True
+    )
+    min_group_users: int | None = column(
+        "Users that must stand behind a published length", lower=1, added=True
     )
 
 
@@ -186,28 +110,17 @@ class FactDroppedRows:
     num_rows: int = column("Rows dropped for this reason", lower=0)
 
 
-@table(
-    "fact_straggler_forecast",
-    key=("pipeline_id", "num_ranks", "placement"),
-    grain="one number of ranks and placement",
-)
-class FactStragglerForecast:
-    """Share of rank time that would be lost to waiting for the slowest rank, by cost model."""
+@table("fact_erasure", key=("erasure_id",), grain="one erasure from one version of a prepared set")
+class FactErasure:
+    """That rows were erased, and from which version; not whose."""
 
-    pipeline_id: str = column("The pipeline that made the forecast")
-    dataset_id: str = column("The prepared set")
-    num_ranks: int = column("Ranks the forecast is for", lower=1)
-    sequences_per_rank: int = column("Mean sequences per rank and global batch", lower=1)
-    placement: str = column("How sequences are placed: random_equal or lpt_free")
-    straggler_share: float = column("1 - sum of mean cost / sum of largest cost", lower=0, upper=1)
-    bound_share: float = column(
-        "The least any whole-sequence placement can reach", lower=0, upper=1
-    )
-    straggler_cost_per_1000_device_hours: float = column(
-        "straggler_share x price of 1,000 device-hours", lower=0
-    )
-    currency: str = column("ISO 4217 code of straggler_cost_per_1000_device_hours")
-    instance_type: str = column("Instance whose price was taken")
+    erasure_id: str = column("Hash of the reason, the version and its place")
+    erased_unix_ns: int = column("When, UTC", unit="ns", lower=0)
+    reason: str = column("forgotten (a person asked) or expired (retention)")
+    dataset_id: str = column("The version that held the rows; it is no longer kept")
+    new_dataset_id: str | None = column("The version after it; NULL when too little was left")
+    num_rows: int = column("Rows erased; all of the version when too little was left", lower=0)
+    num_users: int = column("Users erased with all their rows", lower=0)
 
 
 @table(

@@ -1,159 +1,216 @@
-"""Copies the finished sequences out of DuckDB: mapped arrays, Parquet files and a content hash.
+"""Writes kept events and their maps as the files of a store, and hashes what they say.
 
-Before: sequencing.py's tables.   After: interactions.py names the store by the hash.
-Price: a scratch copy of the arrays on disk; memory holds one chunk of two million events.
+Before: rules.py and splits.py decided over events.py's columns; coding.py's tables name the codes.
+After: interactions.py writes the header last and renames the folder.
+Price: one pass over the events; beside the columns memory holds one chunk of four million events.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 
-from analytics.store import Ids, Offsets, Times
+from analytics import rules
+from analytics.events import Events, Mask
+from analytics.store import Splits
 
-_CHUNK_EVENTS = 1 << 21
-_CHUNK_IDS = 50_000
+_CHUNK_EVENTS = 1 << 22
+_BLOCK_IDS = 100_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arrays:
-    """The columns of a store, mapped from scratch files, and what was seen on the way."""
+class Written:
+    """What was written, as the header wants it."""
 
-    items: Ids  # shape (num_events,)
-    times: Times  # shape (num_events,) [us since 1970]
-    offsets: Offsets  # shape (num_users + 1,)
+    digest: str  # of everything written, 64 hex digits
     num_users: int
     num_items: int
     num_tied: int  # events whose user has another at that time
     first_us: int
     last_us: int
+    lengths: npt.NDArray[np.int64]  # shape (num_users,)
 
 
-class Digest:
-    """SHA-256 over the arrays of a store, whatever their chunks."""
+def write_files(
+    connection: duckdb.DuckDBPyConnection,
+    folder: Path,
+    events: Events,
+    reason_N: npt.NDArray[np.uint8],
+    kept: Events,
+    split_K: Splits,
+    actions: list[str],
+) -> Written:
+    """Write arrays and maps of the kept events, and the rows set aside.
 
-    def __init__(self, arrays: Arrays) -> None:
-        self._hash = hashlib.sha256()
-        for array in (arrays.items, arrays.times, arrays.offsets):
-            self.text(f"{array.dtype.str}{array.shape}")
-            for start in range(0, len(array), _CHUNK_EVENTS):
-                self._hash.update(np.ascontiguousarray(array[start : start + _CHUNK_EVENTS]).data)
-
-    def text(self, value: str) -> None:
-        """Add a text, kept apart from the next by its length."""
-        raw = value.encode("utf-8", "surrogatepass")
-        self._hash.update(len(raw).to_bytes(8, "little"))
-        self._hash.update(raw)
-
-    def hex(self) -> str:
-        """The hash so far, in hex."""
-        return self._hash.hexdigest()
-
-
-def collect_arrays(connection: duckdb.DuckDBPyConnection, folder: Path) -> Arrays:
-    """Items, times and offsets of the table `sequences`, through scratch files in `folder`.
-
-    Checks on the way that events lie user by user and never go back in time.
+    events: over the tables `users` and `items`, with the reason of each, shape (N,); kept: those of
+    reason KEPT, with their split codes, shape (K,).
     """
-    offsets = _offsets(connection)
-    num_events = int(offsets[-1])
-    row = connection.execute("SELECT count(*) FROM items").fetchone()
-    assert row is not None
-    if num_events == 0:  # an empty file cannot be mapped
-        return Arrays(
-            items=np.zeros(0, dtype=np.int32),
-            times=np.zeros(0, dtype=np.int64),
-            offsets=offsets,
-            num_users=0,
-            num_items=0,
-            num_tied=0,
-            first_us=0,
-            last_us=0,
-        )
-    items = np.memmap(folder / "items.raw", dtype=np.int32, mode="w+", shape=(num_events,))
-    times = np.memmap(folder / "times.raw", dtype=np.int64, mode="w+", shape=(num_events,))
-    for start in range(0, num_events, _CHUNK_EVENTS):
-        stop = min(start + _CHUNK_EVENTS, num_events)
-        chunk = connection.execute(
-            "SELECT user_index, item_index, time_us FROM sequences "
-            "WHERE rowid >= $start AND rowid < $stop",
-            {"start": start, "stop": stop},
-        ).fetchnumpy()
-        items[start:stop] = chunk["item_index"]
-        times[start:stop] = chunk["time_us"]
-        users = np.searchsorted(offsets, np.arange(start, stop), side="right") - 1
-        assert np.array_equal(users, chunk["user_index"]), "sequences are not user by user"
-    num_tied, first_us, last_us = _scan_times(times, offsets)
-    return Arrays(
-        items=items,
-        times=times,
-        offsets=offsets,
-        num_users=len(offsets) - 1,
-        num_items=int(row[0]),
+    item_I = _used(kept.items, _num_rows(connection, "items"))
+    user_U = kept.lengths() > 0
+    item_index = _indices(item_I)
+    lengths = kept.lengths()[user_U]
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    digest = hashlib.sha256()
+    _save(folder, "items", kept.items, np.int32, digest, lambda part: item_index[part])
+    _save(folder, "times", kept.times, np.int64, digest)
+    _save(folder, "splits", split_K, np.uint8, digest)
+    _save(folder, "offsets", offsets, np.int64, digest)
+    if kept.actions is not None:
+        _save(folder, "actions", kept.actions, np.uint16, digest)
+    if kept.ratings is not None:
+        _save(folder, "ratings", kept.ratings, np.float32, digest)
+    num_of_item = np.bincount(kept.items, minlength=len(item_I))[item_I]
+    _write_map(connection, folder, "item", item_I, num_of_item)
+    _write_map(connection, folder, "user", user_U, lengths)
+    _write_set_aside(connection, folder, events, reason_N, actions)
+    digest.update(_digest_of_maps(connection, folder).encode())
+    num_tied = _num_tied(kept)
+    return Written(
+        digest=digest.hexdigest(),
+        num_users=len(lengths),
+        num_items=int(item_I.sum()),
         num_tied=num_tied,
-        first_us=first_us,
-        last_us=last_us,
+        first_us=int(kept.times.min()) if len(kept) else 0,
+        last_us=int(kept.times.max()) if len(kept) else 0,
+        lengths=lengths,
     )
 
 
-def hash_maps(connection: duckdb.DuckDBPyConnection, digest: Digest, rules: str) -> str:
-    """The content hash of arrays, item ids, user ids and rules, in hex."""
-    for statement in (
-        "SELECT item_text FROM items ORDER BY item_index",
-        "SELECT user_text FROM users ORDER BY user_index",
-    ):
-        found = connection.execute(statement)
-        while ids := found.fetchmany(_CHUNK_IDS):
-            for (identifier,) in ids:
-                digest.text(identifier)
-        digest.text("")
-    digest.text(rules)
-    return digest.hex()
+def _num_rows(connection: duckdb.DuckDBPyConnection, table: str) -> int:
+    row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608
+    assert row is not None
+    return int(row[0])
 
 
-def export_tables(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    """Write events.parquet, item_map.parquet and user_map.parquet into the store's folder."""
-    selections = {
-        "events": "SELECT user_index, rowid - start AS position, item_index, "
-        "time_us AS event_time_us FROM sequences",
-        "item_map": "SELECT CAST(item_index AS INTEGER) AS item_index, item_text AS item_id, "
-        "num_events FROM items ORDER BY item_index",
-        "user_map": "SELECT CAST(user_index AS INTEGER) AS user_index, user_text AS user_id, "
-        "num_events FROM users ORDER BY user_index",
+def _used(codes: npt.NDArray[np.int32], num_codes: int) -> Mask:
+    used = np.zeros(num_codes, dtype=np.bool_)
+    used[codes] = True
+    return used
+
+
+def _indices(used: Mask) -> npt.NDArray[np.int32]:
+    """The index of each used code among the used ones, in the same order."""
+    return (np.cumsum(used) - 1).astype(np.int32)
+
+
+def _save(
+    folder: Path,
+    name: str,
+    column: npt.NDArray[Any],
+    kind: type[np.generic],
+    digest: Any,
+    change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] | None = None,
+) -> None:
+    """Write a column chunk by chunk as NAME.npy, adding its bytes to the digest."""
+    kind_of = np.dtype(kind)
+    header = {"descr": kind_of.str, "fortran_order": False, "shape": (len(column),)}
+    digest.update(f"{name}{kind_of.str}{len(column)}".encode())
+    with (folder / f"{name}.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, len(column), _CHUNK_EVENTS):
+            part = column[start : start + _CHUNK_EVENTS]
+            part = np.ascontiguousarray(part if change is None else change(part), dtype=kind_of)
+            file.write(part.data)
+            digest.update(part.data)
+
+
+def _write_map(
+    connection: duckdb.DuckDBPyConnection,
+    folder: Path,
+    role: str,
+    used: Mask,
+    num_events: npt.NDArray[np.int64],
+) -> None:
+    """ROLE_map.parquet of the used codes; role: 'user' or 'item'."""
+    codes = np.flatnonzero(used).astype(np.int32)
+    # DuckDB finds a dictionary of arrays by the name of the variable that holds it
+    used_codes = {  # noqa: F841
+        "code": codes,
+        "place": np.arange(len(codes), dtype=np.int32),
+        "num_events": num_events,
     }
-    for name, selection in selections.items():
-        connection.execute(
-            f"COPY ({selection}) TO $path (FORMAT parquet, COMPRESSION zstd)",
+    identity = "user_key AS user_id" if role == "user" else "item_id"
+    connection.execute(
+        f"COPY (SELECT place AS {role}_index, {identity}, num_events "  # noqa: S608
+        f"FROM used_codes JOIN {role}s ON {role}s.{role}_code = used_codes.code "
+        "ORDER BY place) TO $path (FORMAT parquet, COMPRESSION zstd)",
+        {"path": str(folder / f"{role}_map.parquet")},
+    )
+
+
+def _write_set_aside(
+    connection: duckdb.DuckDBPyConnection,
+    folder: Path,
+    events: Events,
+    reason_N: npt.NDArray[np.uint8],
+    actions: list[str],
+) -> None:
+    """set_aside.parquet: the rows that a rule left out, by user and place."""
+    at = np.flatnonzero(reason_N != rules.KEPT)
+    names = np.array(["", *rules.REASONS])
+    action_names = np.array(actions or [""])
+    code = np.zeros(len(at), dtype=np.uint16) if events.actions is None else events.actions[at]
+    owner = np.searchsorted(events.offsets, at, side="right") - 1
+    nothing = np.full(len(at), np.nan, dtype=np.float32)
+    aside = {  # noqa: F841
+        "user_code": owner.astype(np.int32),
+        "item_code": events.items[at],
+        "event_time_us": events.times[at],
+        "place": at - events.offsets[owner],
+        "action": action_names[code].astype(object),
+        "rating": nothing if events.ratings is None else events.ratings[at],
+        "split": np.zeros(len(at), dtype=np.uint8)
+        if events.given_splits is None
+        else events.given_splits[at],
+        "reason": names[reason_N[at]].astype(object),
+    }
+    connection.execute(
+        "COPY (SELECT user_key AS user_id, item_id, event_time_us, place, action, rating, split, "
+        "reason FROM aside JOIN users USING (user_code) JOIN items USING (item_code) "
+        "ORDER BY user_code, place) TO $path (FORMAT parquet, COMPRESSION zstd)",
+        {"path": str(folder / "set_aside.parquet")},
+    )
+
+
+def _digest_of_maps(connection: duckdb.DuckDBPyConnection, folder: Path) -> str:
+    """SHA-256 over what the three Parquet files say, whatever their bytes; blocks keep it small."""
+    columns = {
+        "item_map": ("item_index", "item_id"),
+        "user_map": ("user_index", "user_id"),
+        "set_aside": ("user_id", "item_id", "event_time_us", "place", "action", "rating"),
+    }
+    digest = hashlib.sha256()
+    for name, cells in columns.items():
+        said = " || ".join(f"length(c{n}) || ':' || c{n}" for n in range(len(cells)))
+        texts = ", ".join(f"CAST({cell} AS VARCHAR) AS c{n}" for n, cell in enumerate(cells))
+        found = connection.execute(
+            f"SELECT sha256(string_agg({said}, '' ORDER BY row)) "  # noqa: S608
+            f"FROM (SELECT {texts}, file_row_number AS row "
+            "FROM read_parquet($path, file_row_number = true)) "
+            f"GROUP BY row // {_BLOCK_IDS} ORDER BY row // {_BLOCK_IDS}",
             {"path": str(folder / f"{name}.parquet")},
-        )
+        ).fetchall()
+        digest.update(f"{name}{len(found)}".encode())
+        for (block,) in found:
+            digest.update(str(block).encode())
+    return digest.hexdigest()
 
 
-def _offsets(connection: duckdb.DuckDBPyConnection) -> Offsets:
-    found = connection.execute("SELECT num_events FROM users ORDER BY user_index").fetchnumpy()
-    lengths = np.asarray(found["num_events"], dtype=np.int64)
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-
-
-def _scan_times(times: Times, offsets: Offsets) -> tuple[int, int, int]:
-    """(events with a twin in time, first time, last time), chunk by chunk."""
-    num_tied, first_us, last_us = 0, int(times[0]), int(times[0])
-    is_start = np.zeros(len(times) + 1, dtype=bool)
-    is_start[offsets] = True
-    for start in range(0, len(times), _CHUNK_EVENTS):
-        stop = min(start + _CHUNK_EVENTS, len(times))
-        part = times[start:stop]
-        first_us, last_us = min(first_us, int(part.min())), max(last_us, int(part.max()))
-        low, high = max(start - 1, 0), min(stop + 1, len(times))
-        step = np.diff(times[low:high])  # step[k] leads to event low + 1 + k
-        within = ~is_start[low + 1 : high]
-        assert (step[within] >= 0).all(), "a history goes back in time"
-        same = (step == 0) & within
-        tied = np.zeros(high - low, dtype=bool)
-        tied[1:] |= same
-        tied[:-1] |= same
-        num_tied += int(tied[start - low : stop - low].sum())
-    return num_tied, first_us, last_us
+def _num_tied(kept: Events) -> int:
+    """Events whose user has another at that time; 0 without times."""
+    if len(kept) < 2 or not kept.times.any():
+        return 0
+    same = kept.times[1:] == kept.times[:-1]
+    starts = kept.offsets[1:-1]
+    same[starts[(starts > 0) & (starts < len(kept))] - 1] = False  # neighbours of two users
+    tied = np.zeros(len(kept), dtype=np.bool_)
+    tied[1:] |= same
+    tied[:-1] |= same
+    return int(tied.sum())

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from analytics.errors import SeqscaleError
+from flows.options import NamingFlags, ReadingFlags, RuleFlags, with_options
 
 RUNS_DIR = Path("runs")
 DEFAULT_DATASET = "ml-100k"
@@ -36,12 +37,8 @@ app = typer.Typer(
 
 RunsDir = Annotated[Path, typer.Option(help="Folder of warehouse, MLflow store and runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
-User = Annotated[str | None, typer.Option(help="Column of users; found by name when left out.")]
-Item = Annotated[str | None, typer.Option(help="Column of items; found by name when left out.")]
-Time = Annotated[str | None, typer.Option(help="Column of times; found by name when left out.")]
-DropTimes = Annotated[
-    bool,
-    typer.Option("--drop-unparsable-times", help="Leave rows with unreadable times out and count."),
+MinGroup = Annotated[
+    int, typer.Option(min=1, help="No published figure tells of fewer users than these.")
 ]
 Instance = Annotated[str, typer.Option(help="Cloud instance whose price is applied.")]
 Region = Annotated[
@@ -52,20 +49,34 @@ Rates = Annotated[Path | None, typer.Option(help="CSV of dated rates for another
 
 
 @app.command()
+@with_options
 def run(
+    reading: ReadingFlags,
+    rules: RuleFlags,
+    naming: NamingFlags,
     interactions: Annotated[
-        Path | None, typer.Option(help="CSV or Parquet file; MovieLens-100K when left out.")
+        str | None,
+        typer.Option(help="File, folder or pattern; MovieLens-100K when left out."),
     ] = None,
-    user: User = None,
-    item: Item = None,
-    time: Time = None,
-    drop_unparsable_times: DropTimes = False,
     runs_dir: RunsDir = RUNS_DIR,
     recipe: Annotated[str, typer.Option(help="Complete configuration by name.")] = "demo_cpu",
     ranks: Annotated[int | None, typer.Option(help="Ranks (processes) to train on.")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences in one global batch.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of plan, negatives and dropout.")] = None,
+    lookahead: Annotated[
+        int | None, typer.Option(help="Deal so many global batches out together; 1 is plain.")
+    ] = None,
+    cut_giants: Annotated[
+        bool | None,
+        typer.Option(
+            "--cut-giants/--whole-histories",
+            help="Cut a history that costs more than a rank's share of a batch; cut when left out.",
+        ),
+    ] = None,
+    max_tokens_per_rank: Annotated[
+        int | None, typer.Option(help="Events that a rank may hold in one step.")
+    ] = None,
     instance: Instance = DEFAULT_INSTANCE,
     region: Region = None,
     currency: Currency = "USD",
@@ -73,13 +84,13 @@ def run(
     retries: Annotated[
         int, typer.Option(min=0, max=10, help="New attempts after a training that ended badly.")
     ] = 0,
+    min_group: MinGroup = 10,
     pipeline_id: Annotated[
         str | None, typer.Option(help="Name of this start and its folder; made up when left out.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the whole pipeline: prepare, profile, plan, train, evaluate, register, load, export."""
-    from analytics.interactions import InteractionColumns
     from flows.console import reporting
     from flows.receipt import show
     from flows.request import RunRequest, configure, new_pipeline_id
@@ -87,23 +98,73 @@ def run(
     from infra.prices import price
     from training.recipes import recipe as recipe_named
 
-    config = configure(recipe_named(recipe), ranks=ranks, batch=batch, epochs=epochs, seed=seed)
+    config = configure(
+        recipe_named(recipe),
+        ranks=ranks,
+        batch=batch,
+        epochs=epochs,
+        seed=seed,
+        lookahead=lookahead,
+        cut_giants=cut_giants,
+        max_tokens_per_rank=max_tokens_per_rank,
+    )
     name = new_pipeline_id() if pipeline_id is None else pipeline_id
     cost = price(instance, region=region, currency=currency, rates=rates, pipeline_id=name)
+    files, named = rules.split_files(), naming.naming()
     with reporting():
-        columns = InteractionColumns(user=user, item=item, time=time)
-        source = _source(interactions, columns)
         request = RunRequest(
             pipeline_id=name,
             runs_dir=str(runs_dir.resolve()),
             config=config,
             price=cost,
             num_train_retries=retries,
-            drop_unparsable_times=drop_unparsable_times,
-            **source,
+            min_group_users=min_group,
+            preparation=rules.preparation(
+                min_history=config.min_history, max_history=config.model.max_history
+            ),
+            validation_file=None if files is None else files.validation,
+            test_file=None if files is None else files.test,
+            purpose=named.purpose,
+            lawful_basis=named.lawful_basis,
+            **_source(interactions, reading, naming),
         )
         receipt = run_pipeline(request)
     _print(receipt, as_json, show)
+
+
+@app.command()
+@with_options
+def prepare(
+    reading: ReadingFlags,
+    rules: RuleFlags,
+    naming: NamingFlags,
+    path: Annotated[str, typer.Argument(help="File, folder or pattern of interactions.")],
+    out: Annotated[Path, typer.Option(help="Folder that becomes the sequence store.")],
+    append: Annotated[
+        bool, typer.Option("--append", help="Add the rows to the store that is there.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn interactions into a sequence store, every dropped row counted."""
+    from analytics.prepared import published
+    from flows.console import reporting
+    from flows.preparing import append_to, prepare_store, show
+
+    with reporting():
+        if append:
+            result = append_to(
+                out, path, reading=reading.reading(), keep_user_ids=naming.keep_user_ids
+            )
+        else:
+            result = prepare_store(
+                path,
+                out,
+                reading=reading.reading(),
+                rules=rules,
+                naming=naming.naming(),
+                keep_user_ids=naming.keep_user_ids,
+            )
+    _print(published(result), as_json, lambda _: show(result))
 
 
 @app.command()
@@ -124,8 +185,13 @@ def fetch(
 
 
 @app.command()
+@with_options
 def profile(
-    file: Annotated[Path, typer.Argument(help="CSV or Parquet file of interactions.")],
+    reading: ReadingFlags,
+    rules: RuleFlags,
+    source: Annotated[
+        str, typer.Argument(help="A sequence store's folder, or files of interactions.")
+    ],
     gpus: Annotated[int, typer.Option(min=2, max=65_536, help="GPUs the forecast is for.")] = 64,
     instance: Instance = DEFAULT_INSTANCE,
     region: Region = None,
@@ -137,31 +203,56 @@ def profile(
     cost_model: Annotated[
         str, typer.Option(help="Stated cost coefficients: a model on a device.")
     ] = DEFAULT_PROFILE_COST,
-    user: User = None,
-    item: Item = None,
-    time: Time = None,
-    drop_unparsable_times: DropTimes = False,
+    min_group: MinGroup = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the batches drawn.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what imbalance would cost on many GPUs, from a file alone and without torch."""
-    from analytics.interactions import InteractionColumns
+    """Tell what imbalance would cost on many GPUs, from a store or a file, without torch."""
     from flows.console import reporting
+    from flows.preparing import MAX_HISTORY, MIN_HISTORY
     from flows.profiling import profile_file, show
     from infra.prices import price
 
     with reporting():
         result = profile_file(
-            file,
-            columns=InteractionColumns(user=user, item=item, time=time),
+            source,
+            reading=reading.reading(),
+            preparation=rules.preparation(min_history=MIN_HISTORY, max_history=MAX_HISTORY),
             price=price(instance, region=region, currency=currency, rates=rates),
             num_gpus=gpus,
             sequences_per_rank=sequences_per_rank,
             cost_name=cost_model,
             seed=seed,
-            drop_unparsable_times=drop_unparsable_times,
+            min_group_users=min_group,
         )
     _print(result.plain(), as_json, lambda _: show(result))
+
+
+@app.command()
+def forget(
+    user: Annotated[
+        list[str] | None,
+        typer.Option(help="User id as in the source file; '-' reads ids from standard input."),
+    ] = None,
+    expired: Annotated[
+        bool, typer.Option("--expired", help="Erase what each store's retention forbids by now.")
+    ] = False,
+    store: Annotated[
+        Path | None, typer.Option(help="A store outside of the runs folder, or a folder of them.")
+    ] = None,
+    runs_dir: RunsDir = RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Erase people, or what is past its retention, from stores, plans and warehouse."""
+    from flows.console import reporting
+    from flows.forgetting import forget as erase
+    from flows.forgetting import read_user_ids
+
+    ids = None if expired and not user else read_user_ids(user or [], sys.stdin)
+    with reporting():
+        report = erase(runs_dir, ids, store=store, expired=expired)
+    _print(report.plain(), as_json, lambda _: typer.echo("\n".join(report.lines())))
+    report.check()
 
 
 @app.command()
@@ -233,25 +324,30 @@ def _told_to_end(number: int, _frame: object) -> None:
     sys.exit(128 + number)
 
 
-def _source(interactions: Path | None, columns: Any) -> dict[str, Any]:
-    """What is read and by which columns: the given file, or the catalogue's MovieLens-100K."""
+def _source(interactions: str | None, reading: ReadingFlags, naming: NamingFlags) -> dict[str, Any]:
+    """What is read and how: the given files, or the catalogue's MovieLens-100K, whose ids are
+    public already.
+    """
+    import dataclasses
+
     from analytics.catalogue import CATALOGUE, default_cache_dir, fetch
 
     if interactions is not None:
         return {
-            "interactions": str(interactions.resolve()),
-            "user_column": columns.user,
-            "item_column": columns.item,
-            "time_column": columns.time,
+            "interactions": str(Path(interactions).resolve()),
+            "reading": reading.reading(),
+            "dataset_name": naming.name,
+            "terms": naming.terms,
+            "keep_user_ids": naming.keep_user_ids,
         }
     entry = CATALOGUE[DEFAULT_DATASET]
+    said = {name: value for name, value in dataclasses.asdict(reading).items() if value is not None}
     return {
         "interactions": str(fetch(DEFAULT_DATASET, default_cache_dir())),
-        "dataset_name": DEFAULT_DATASET,
+        "reading": dataclasses.replace(entry.reading, **said),
+        "dataset_name": naming.name or DEFAULT_DATASET,
         "terms": entry.terms,
-        "user_column": columns.user or entry.columns.user,
-        "item_column": columns.item or entry.columns.item,
-        "time_column": columns.time or entry.columns.time,
+        "keep_user_ids": True,
     }
 
 

@@ -26,6 +26,7 @@ def serve(runs_dir: Path, *, port: int, open_browser: bool) -> int:
     require({"streamlit": "dashboard", "altair": "dashboard"}, "dashboard")
     set_environment()
     environment = {**os.environ, "SEQSCALE_RUNS_DIR": str(runs_dir.resolve())}
+    environment.pop("SEQSCALE_PSEUDONYM_KEY", None)
     command = dashboard_command(port=port, open_browser=open_browser)
     with subprocess.Popen(command, env=environment) as child:
         try:

@@ -84,7 +84,8 @@ def _request(raw: Json) -> RunRequest:
 
 def _prepare_key(parameters: Json) -> str:
     request = _request(parameters["raw"])
-    return content_hash(f"{request.runs} {steps.prepare_key(request)}")
+    key = steps.pseudonym_key(request)
+    return content_hash(f"{request.runs} {steps.prepare_key(request, key)}")
 
 
 def _profile_key(parameters: Json) -> str:
@@ -93,6 +94,7 @@ def _profile_key(parameters: Json) -> str:
     cost = to_json(calibration.calibrated_cost(request.config, request.work))
     train = request.config.train
     sizes = [request.sequences_per_rank, train.global_batch_sequences, train.num_negatives]
+    sizes += [request.min_group_users, request.config.model.max_trained_events]
     return content_hash(
         f"{request.runs} {prepared['dataset_id']} {sizes} {train.seed} {price} {cost}"
     )

@@ -1,25 +1,34 @@
-"""`seqscale profile`: what imbalance would cost on many GPUs, from a file alone.
+"""`seqscale profile`: what imbalance would cost on many GPUs, from a file or a store.
 
-Before: a file of interactions.   After: the console.
+Before: files of interactions, or a sequence store.   After: the console.
 Needs the base install only: the cost of a sequence is not measured but stated, by the named model
 and device in training/planning/cost.py, and the output says so.
-Price: reading and sorting the file; it is kept in a temporary folder (TMPDIR) and removed.
+Price: reading and sorting the file; it is kept in a temporary folder (TMPDIR) and removed. A store
+is opened as it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from analytics.errors import ConfigError, InputError
-from analytics.interactions import InteractionColumns, PreparedData, prepare
+from analytics.errors import ConfigError
+from analytics.forecasts import SEQUENCES_PER_RANK
+from analytics.group_size import MIN_GROUP_USERS
+from analytics.interactions import PreparedData, prepare
+from analytics.preparation import Preparation
+from analytics.prepared import prepared_of, published
 from analytics.profile import Profile, profile_store
 from analytics.profile_report import profile_markdown
+from analytics.rules import HistoryRules
 from analytics.schema import DimPrice
-from analytics.store import open_store
+from analytics.sources.scan import ReadingOptions
+from analytics.store import HEADER_NAME, SequenceStore, open_store
 from flows.steps import writing_under
 from training.config import RunConfig, TrainConfig
 from training.planning.cost import NAMED_COSTS, CostModel
@@ -30,6 +39,11 @@ MAX_BATCH = 4_194_304  # sequences of a global batch; the forecast holds twenty 
 MAX_HISTORY = 16_384  # events kept of a user; the longest training length that is in use today
 
 
+DEFAULT_PREPARATION = Preparation(
+    history=HistoryRules(min_history=RunConfig.min_history, max_history=MAX_HISTORY)
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileProfile:
     """What a file holds and what its imbalance would cost."""
@@ -37,13 +51,12 @@ class FileProfile:
     prepared: PreparedData
     profile: Profile
     num_gpus: int
+    dataset: dict[str, Any]  # what may be told of `prepared`
 
     def plain(self) -> dict[str, Any]:
-        """As plain values."""
-        data = dataclasses.asdict(self.prepared)
-        del data["store_dir"]  # it is gone by now
+        """As plain values that tell of no single user."""
         return {
-            "dataset": data,
+            "dataset": self.dataset,
             "num_gpus": self.num_gpus,
             "profile": dataclasses.asdict(self.profile),
         }
@@ -63,19 +76,24 @@ def named_cost(name: str) -> CostModel:
 
 
 def profile_file(
-    source: Path,
+    source: Path | str,
     *,
-    columns: InteractionColumns,
     price: DimPrice,
     num_gpus: int,
     sequences_per_rank: int,
     cost_name: str,
     seed: int,
-    drop_unparsable_times: bool = False,
+    reading: ReadingOptions | None = None,
+    preparation: Preparation | None = None,
+    min_group_users: int = MIN_GROUP_USERS,
+    sizes_per_rank: tuple[int, ...] = SEQUENCES_PER_RANK,
 ) -> FileProfile:
-    """Prepare a file in a temporary folder and profile it.
+    """Profile a sequence store where it lies, or files, prepared in a temporary folder.
 
-    Raises InputError for a file that cannot be used, ConfigError for an unknown cost model.
+    source: a store's folder, else a file, a folder or a glob of interactions; `reading` and
+    `preparation` are for these alone. sizes_per_rank: further sequences per rank to forecast.
+    Raises InputError for a file that cannot be used, StoreError for a damaged store, ConfigError
+    for an unknown cost model.
     """
     cost = named_cost(cost_name)
     if num_gpus * sequences_per_rank > MAX_BATCH:
@@ -84,22 +102,10 @@ def profile_file(
             f"{num_gpus * sequences_per_rank:,}; at most {MAX_BATCH:,} are forecast. Lower --gpus "
             "or --sequences-per-rank: shares change little beyond that."
         )
-    if not source.is_file():
-        raise InputError(f"{source} is not a file; give a CSV or Parquet file of interactions.")
-    place = Path(tempfile.gettempdir())
-    with writing_under(place), tempfile.TemporaryDirectory(prefix="seqscale-profile-") as folder:
-        LOGGER.info("profile: reading %s", source)
-        prepared = prepare(
-            source,
-            Path(folder),
-            columns=columns,
-            min_history=RunConfig.min_history,
-            max_history=MAX_HISTORY,
-            drop_unparsable_times=drop_unparsable_times,
-        )
+    with _opened(source, reading, preparation) as (prepared, store):
         LOGGER.info("profile: %d users, %d items", prepared.num_users, prepared.num_items)
         made = profile_store(
-            open_store(Path(prepared.store_dir)),
+            store,
             cost,
             price=price,
             sequences_per_rank=sequences_per_rank,
@@ -107,8 +113,34 @@ def profile_file(
             ranks=tuple(sorted({*FORECAST_RANKS, num_gpus})),
             seed=seed,
             num_negatives=TrainConfig.num_negatives,
+            min_group_users=min_group_users,
+            sizes_per_rank=sizes_per_rank,
         )
-    return FileProfile(prepared=prepared, profile=made, num_gpus=num_gpus)
+        dataset = published(prepared, min_group_users)
+    del dataset["store_dir"]  # a temporary one is gone by now
+    return FileProfile(prepared=prepared, profile=made, num_gpus=num_gpus, dataset=dataset)
+
+
+@contextlib.contextmanager
+def _opened(
+    source: Path | str, reading: ReadingOptions | None, preparation: Preparation | None
+) -> Iterator[tuple[PreparedData, SequenceStore]]:
+    """The store that is there, or one that is made for the time of the profile."""
+    if (Path(source) / HEADER_NAME).is_file():
+        LOGGER.info("profile: opening the store %s", source)
+        store = open_store(Path(source))
+        yield prepared_of(store), store
+        return
+    place = Path(tempfile.gettempdir())
+    with writing_under(place), tempfile.TemporaryDirectory(prefix="seqscale-profile-") as folder:
+        LOGGER.info("profile: reading %s", source)
+        prepared = prepare(
+            source,
+            Path(folder),
+            reading=reading,
+            preparation=preparation or DEFAULT_PREPARATION,
+        )
+        yield prepared, open_store(Path(prepared.store_dir))
 
 
 def show(result: FileProfile) -> None:

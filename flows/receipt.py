@@ -14,6 +14,7 @@ from typing import Any
 from analytics import metrics
 from analytics.compare import compare_arms
 from analytics.interactions import PreparedData
+from analytics.prepared import published
 from analytics.warehouse import open_published
 from flows.receipt_lines import (
     comparison_lines,
@@ -63,7 +64,7 @@ def collect(request: RunRequest, prepared: PreparedData) -> Json:
     return {
         "pipeline_id": request.pipeline_id,
         "recipe": request.config.recipe,
-        "dataset": dataclasses.asdict(prepared),
+        "dataset": published(prepared, request.min_group_users),
         "arms": arms,
         "comparison": comparison,
         "price": prices[0] if prices else None,
@@ -102,12 +103,16 @@ def dataset_line(receipt: Json) -> str:
     """What was read, in one line."""
     data = receipt["dataset"]
     dropped = ", ".join(f"{n:,} {reason}" for reason, n in data["dropped_rows"].items() if n)
+    lengths = ""
+    if data["min_length"] is not None:
+        lengths = (
+            f", histories of {data['min_length']:,} to {data['max_length']:,} events (median "
+            f"{data['median_length']:g})"
+        )
     return (
         f"{data['dataset_name']}: {data['num_users']:,} users, {data['num_items']:,} items, "
         f"{data['num_rows_kept']:,} of {data['num_rows_read']:,} rows kept"
-        f"{f' (dropped: {dropped})' if dropped else ''}, histories of {data['min_length']:,} to "
-        f"{data['max_length']:,} events (median {data['median_length']:g}); "
-        f"terms: {data['terms']}"
+        f"{f' (dropped: {dropped})' if dropped else ''}{lengths}; terms: {data['terms']}"
     )
 
 

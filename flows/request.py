@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from analytics.errors import ConfigError
+from analytics.group_size import MIN_GROUP_USERS, check_group_users
+from analytics.interactions import TO_FILL, Naming, SplitFiles
+from analytics.preparation import Preparation
 from analytics.schema import DimPrice
+from analytics.sources.options import ReadingOptions
 from training.config import RunConfig
 
 _PIPELINE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_TAKEN = ("export", "mlartifacts")  # names of the runs folder's own; its files all have a dot
+# names of the runs folder's own; its files all have a dot
+_TAKEN = ("erasures", "export", "mlartifacts")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,20 +36,42 @@ class RunRequest:
     price: DimPrice
     dataset_name: str | None = None  # None: the file's name
     terms: str = "unknown"
-    user_column: str | None = None  # None: found among the usual names
-    item_column: str | None = None
-    time_column: str | None = None
-    drop_unparsable_times: bool = False  # False: a file with such a time is refused
+    reading: ReadingOptions = dataclasses.field(default_factory=ReadingOptions)
+    preparation: Preparation = dataclasses.field(default_factory=Preparation)
+    validation_file: str | None = None  # of a given split, with test_file
+    test_file: str | None = None
+    purpose: str = TO_FILL  # for the data sheet
+    lawful_basis: str = TO_FILL
+    keep_user_ids: bool = True  # False: pseudonyms; the key is found by whoever prepares
+    min_group_users: int = MIN_GROUP_USERS  # no published figure tells of fewer users
     num_train_retries: int = 0  # further attempts after a training that ended badly
     train_timeout_s: float = 86_400.0
 
     def __post_init__(self) -> None:
+        check_group_users(self.min_group_users)
         if not _PIPELINE_ID.fullmatch(self.pipeline_id) or self.pipeline_id in _TAKEN:
             raise ConfigError(
                 f"The pipeline id '{self.pipeline_id}' cannot name a folder here; use up to 100 "
                 "letters, digits, '-' and '_', the first a letter or digit, and none of "
                 f"{', '.join(_TAKEN)}."
             )
+
+    @property
+    def naming(self) -> Naming:
+        """What the store is called and what its data sheet says."""
+        return Naming(
+            dataset_name=self.dataset_name,
+            terms=self.terms,
+            purpose=self.purpose,
+            lawful_basis=self.lawful_basis,
+        )
+
+    @property
+    def split_files(self) -> SplitFiles | None:
+        """The files of a given split."""
+        if self.validation_file is None or self.test_file is None:
+            return None
+        return SplitFiles(validation=self.validation_file, test=self.test_file)
 
     @property
     def runs(self) -> Path:
@@ -85,12 +112,17 @@ def configure(
     batch: int | None = None,
     epochs: int | None = None,
     seed: int | None = None,
+    lookahead: int | None = None,
+    cut_giants: bool | None = None,
+    max_tokens_per_rank: int | None = None,
 ) -> RunConfig:
     """A recipe with what the command line says otherwise.
 
     Raises ConfigError when a value is out of its bounds.
     """
     changes: dict[str, Any] = {"global_batch_sequences": batch, "num_epochs": epochs, "seed": seed}
+    changes |= {"lookahead_batches": lookahead, "split_giants": cut_giants}
+    changes |= {"max_tokens_per_rank": max_tokens_per_rank}
     given = {name: value for name, value in changes.items() if value is not None}
     return dataclasses.replace(
         base,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import errno
 import json
 import logging
@@ -20,16 +21,13 @@ from pathlib import Path
 
 from analytics.errors import ConfigError, InputError, PlanError, StoreError
 from analytics.export import ExportReport, export
-from analytics.interactions import (
-    InteractionColumns,
-    PreparedData,
-    dataset_records,
-    file_sha256,
-    prepare,
-)
+from analytics.interactions import PreparedData, dataset_records, num_bytes, prepare
 from analytics.journal import JournalWriter
-from analytics.profile import Profile, forecast_records, profile_store
+from analytics.memory import shape_of
+from analytics.profile import Profile, profile_records, profile_store
+from analytics.pseudonyms import PseudonymKey, load_key
 from analytics.schema import DimModel
+from analytics.sources.scan import source_sha256
 from analytics.store import open_store, read_header
 from analytics.warehouse import LoadReport, load, publish
 from flows.calibration import calibrated_cost
@@ -37,17 +35,17 @@ from flows.request import RunRequest
 from training.config import content_hash
 from training.planning.cost import CostModel
 from training.planning.forecast import FORECAST_RANKS
-from training.planning.plan import make_plan, read_plan, write_plan
+from training.planning.plan import make_plan, make_run_plan, read_plan, write_plan
 
 LOGGER = logging.getLogger("seqscale.steps")
 MIN_FREE_BYTES = 256 * 2**20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-def check_runs_dir(runs_dir: Path, source: Path | None = None) -> None:
+def check_runs_dir(runs_dir: Path, source: str | None = None) -> None:
     """Make the runs folder and see that a run will fit, before any work starts.
 
-    source: the file to be read; its store takes about twice its size.
+    source: what is to be read; its store and the work on it take about three times its size.
     Raises ConfigError when it cannot be written or is too full.
     """
     try:
@@ -57,7 +55,7 @@ def check_runs_dir(runs_dir: Path, source: Path | None = None) -> None:
         free_bytes = shutil.disk_usage(runs_dir).free
     except OSError as error:
         raise ConfigError(_unwritable(runs_dir, error)) from error
-    needed_bytes = MIN_FREE_BYTES + (3 * source.stat().st_size if source is not None else 0)
+    needed_bytes = MIN_FREE_BYTES + (3 * num_bytes([source]) if source is not None else 0)
     if free_bytes < needed_bytes:
         raise ConfigError(
             f"{runs_dir}: {free_bytes / 2**20:.0f} MiB are free, but a run needs about "
@@ -77,38 +75,61 @@ def writing_under(runs_dir: Path) -> Iterator[None]:
         raise
 
 
-def check_source(request: RunRequest) -> Path:
-    """The file to read.
+def check_source(request: RunRequest) -> str:
+    """The file, folder or pattern to read.
 
-    Raises InputError when there is none.
+    Raises InputError when a plain path leads nowhere.
     """
-    source = Path(request.interactions)
-    if not source.is_file():
-        what = "is a folder" if source.is_dir() else "does not exist"
+    source = request.interactions
+    is_pattern = any(mark in source for mark in "*?[") or ".zip:" in source
+    if not is_pattern and not Path(source).exists():
         raise InputError(
-            f"{source} {what}; give a CSV or Parquet file of interactions with --interactions."
+            f"{source} does not exist; give a file, a folder or a pattern of interactions with "
+            "--interactions."
         )
     return source
 
 
-def prepare_key(request: RunRequest) -> str:
-    """Names a prepared set: the file's content and every rule by which it is read."""
-    source = check_source(request)
-    rules: list[str | int | None] = [request.user_column, request.item_column, request.time_column]
-    rules += [request.terms, request.config.min_history, request.config.model.max_history]
-    rules += [request.drop_unparsable_times]
-    rules += [source.suffix, request.dataset_name or source.name, file_sha256(source)]
-    return content_hash(json.dumps(rules))[:32]
+def pseudonym_key(request: RunRequest) -> PseudonymKey | None:
+    """The key of this start's pseudonyms; one is made where there was none. None: ids are kept.
+
+    Raises ConfigError when the key cannot be read or made.
+    """
+    if request.keep_user_ids:
+        return None
+    found = load_key()
+    if found.is_new:
+        LOGGER.info("pseudonyms: a key was made in %s; keep it, and keep it safe", found.key.where)
+    return found.key
 
 
-def prepared_path(request: RunRequest) -> Path:
+def prepare_key(request: RunRequest, key: PseudonymKey | None) -> str:
+    """Names a prepared set: the files' content and every rule by which they are read."""
+    parts = [check_source(request)]
+    if request.split_files is not None:
+        parts += [request.split_files.validation, request.split_files.test]
+    keep_days = request.preparation.keep_days
+    rules = {
+        "reading": dataclasses.asdict(request.reading),
+        "preparation": request.preparation.plain(),
+        "naming": dataclasses.asdict(request.naming),
+        "names": [Path(part).name for part in parts],
+        "hashes": [source_sha256(part) for part in parts],
+        "key_id": None if key is None else key.key_id,
+        # retention moves on with the days
+        "day": None if keep_days is None else f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
+    }
+    return content_hash(json.dumps(rules, sort_keys=True))[:32]
+
+
+def prepared_path(request: RunRequest, key: PseudonymKey | None) -> Path:
     """Where the answer of an earlier, equal preparation lies, if there was one."""
-    return request.work / "prepared" / f"{prepare_key(request)}.json"
+    return request.work / "prepared" / f"{prepare_key(request, key)}.json"
 
 
 def is_prepared(request: RunRequest) -> bool:
     """Whether an equal preparation was made before and its store is still whole."""
-    return _read_prepared(prepared_path(request)) is not None
+    return _read_prepared(prepared_path(request, pseudonym_key(request))) is not None
 
 
 def prepare_step(request: RunRequest) -> PreparedData:
@@ -116,25 +137,34 @@ def prepare_step(request: RunRequest) -> PreparedData:
 
     Raises InputError for a file that cannot be used.
     """
-    path = prepared_path(request)
+    key = pseudonym_key(request)
+    path = prepared_path(request, key)
     found = _read_prepared(path)
     if found is not None:
         return found
-    columns = InteractionColumns(
-        user=request.user_column, item=request.item_column, time=request.time_column
-    )
     prepared = prepare(
         check_source(request),
         request.work / "stores",
-        columns=columns,
-        min_history=request.config.min_history,
-        max_history=request.config.model.max_history,
-        dataset_name=request.dataset_name,
-        terms=request.terms,
-        drop_unparsable_times=request.drop_unparsable_times,
+        reading=request.reading,
+        preparation=request.preparation,
+        key=key,
+        naming=request.naming,
+        split_files=request.split_files,
     )
+    if key is not None:
+        LOGGER.info("prepare: user ids became pseudonyms under the key of %s", key.where)
+    for line in preparation_lines(prepared):
+        LOGGER.info("prepare: %s", line)
     write_json(path, dataclasses.asdict(prepared))
     return prepared
+
+
+def preparation_lines(prepared: PreparedData) -> list[str]:
+    """How each file was read, and what a person should know of it."""
+    lines = []
+    for decision in prepared.decisions:
+        lines.append(", ".join(f"{name} {value}" for name, value in decision.items()))
+    return lines + [f"WARNING: {warning}" for warning in prepared.warnings]
 
 
 def check_ranks(request: RunRequest, prepared: PreparedData) -> None:
@@ -167,6 +197,9 @@ def profile_step(request: RunRequest, prepared: PreparedData) -> Profile:
         ranks=FORECAST_RANKS,
         seed=train.seed,
         num_negatives=train.num_negatives,
+        shape=shape_of(request.config.model),
+        max_trained_events=request.config.model.max_trained_events,
+        min_group_users=request.min_group_users,
     )
 
 
@@ -181,6 +214,9 @@ def plan_key(request: RunRequest, prepared: PreparedData, cost: CostModel) -> st
         "batch_sequences": train.global_batch_sequences,
         "num_epochs": train.num_epochs,
         "seed": train.seed,
+        "lookahead_batches": train.lookahead_batches,
+        "split_giants": train.split_giants,
+        "max_tokens_per_rank": train.max_tokens_per_rank,
         "max_length": request.config.model.max_length,
     }
     return content_hash(json.dumps(parts, sort_keys=True))[:32]
@@ -210,15 +246,7 @@ def plan_step(request: RunRequest, prepared: PreparedData, cost: CostModel) -> P
         return folder
     store, train = open_store(Path(prepared.store_dir)), request.config.train
     LOGGER.info("plan: %d epochs for %d ranks", train.num_epochs, request.config.num_ranks)
-    plan = make_plan(
-        store.training_lengths().clip(max=request.config.model.max_trained_events),
-        cost,
-        request.config.arms,
-        num_ranks=request.config.num_ranks,
-        batch_sequences=train.global_batch_sequences,
-        num_epochs=train.num_epochs,
-        seed=train.seed,
-    )
+    plan = make_run_plan(store.training_lengths(), cost, request.config)
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
@@ -237,11 +265,12 @@ def plan_step(request: RunRequest, prepared: PreparedData, cost: CostModel) -> P
 def record_inputs(request: RunRequest, prepared: PreparedData, profile: Profile) -> None:
     """Write what this start read, what it costs and what was forecast into the flow's journal."""
     price = dataclasses.replace(request.price, pipeline_id=request.pipeline_id)
-    forecasts = forecast_records(
+    dataset = dataset_records(prepared, min_group_users=request.min_group_users)
+    profiled = profile_records(
         profile, pipeline_id=request.pipeline_id, dataset_id=prepared.dataset_id
     )
     with JournalWriter(request.journal_dir, "flow") as journal:
-        for record in (*dataset_records(prepared), price, *forecasts):
+        for record in (*dataset, price, *profiled):
             journal.write(record)
 
 

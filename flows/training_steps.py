@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from analytics.group_size import rounded_up
 from analytics.interactions import PreparedData
 from analytics.schema import DimModel
 from flows.console import report
@@ -55,7 +56,8 @@ def fitted(config: RunConfig, prepared: PreparedData) -> RunConfig:
     Positions are dense parameters: every rank reduces their gradient in every step, used or not
     (4 % of the demo's step time for 4,096 positions instead of 736).
     """
-    longest = max(2, prepared.max_length - 1)
+    # a power of two: the exact length of the longest history would tell of one person
+    longest = rounded_up(max(2, prepared.max_length - 1))
     model = config.model
     return dataclasses.replace(
         config, model=dataclasses.replace(model, max_length=min(model.max_length, longest))

@@ -6,12 +6,20 @@ Two arms on two ranks, four steps in two blocks of two, rank time priced at 9 EU
 """
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
+import numpy as np
 import pytest
 
 from analytics import schema, warehouse
+from analytics.interactions import PreparedData, prepare
 from analytics.journal import JournalWriter
+from analytics.preparation import Preparation
+from analytics.pseudonyms import PseudonymKey
+from analytics.rules import HistoryRules
+from analytics.store import read_header
 
 PIPELINE = "20261130T140000Z-1a2b"
 STARTED_UNIX_NS = 1_796_047_200_000_000_000
@@ -65,7 +73,9 @@ class PaperRuns:
         values = dict(
             dataset_id="d0", dataset_name="paper", source_sha256="0" * 64, terms="own",
             num_rows_read=40, num_rows_kept=40, num_users=8, num_items=20, min_length=5,
-            median_length=5.0, max_length=5, tied_share=0.0,
+            median_length=5.0, max_length=5, tied_share=0.0, num_training_events=24,
+            num_validation_events=8, num_test_events=8, has_times=True, is_pseudonymised=False,
+            min_group_users=1,
         )  # fmt: skip
         return schema.DimDataset(**(values | changes))
 
@@ -121,6 +131,14 @@ class PaperRuns:
         )  # fmt: skip
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A configuration folder of the tests' own: a key for pseudonyms may be made in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture
 def paper(tmp_path: Path) -> PaperRuns:
     """An empty runs folder and the means to fill it."""
@@ -140,3 +158,82 @@ def published(_published: Path, paper: PaperRuns) -> PaperRuns:
     """The paper pipeline, loaded and published; a copy of its own for each test."""
     shutil.copytree(_published, paper.runs_dir)
     return paper
+
+
+class PaperShop:
+    """Files of a shop whose customers have ids that occur nowhere by chance, and their stores.
+
+    Each customer buys once a day on eight days; BRIEF on two only, too few to be kept.
+    """
+
+    NAMES = ("anna-customer-1001", "bert-customer-1002", "cleo-customer-1003", "dora-customer-1004")
+    ANNA, BRIEF = NAMES[0], "brief-customer-1005"
+    SECRET, OTHER_SECRET = "0123456789abcdef-one", "0123456789abcdef-two"
+    KEY = PseudonymKey(secret=SECRET.encode(), where="here")
+    OTHER_KEY = PseudonymKey(secret=OTHER_SECRET.encode(), where="there")
+    DAY_US = 86_400_000_000
+    NOW_US = 200 * DAY_US
+    RULES = HistoryRules(min_history=3, max_history=6)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs = folder / "runs"
+        self.stores = self.runs / ".work" / "stores"
+
+    def file(self, name: str, *users: str, first_day: int = 100, days: int = 8) -> Path:
+        """A file of these users' purchases."""
+        lines = ["user_id,item_id,timestamp,rating"]
+        for day in range(first_day, first_day + days):
+            for user in users:
+                place = [*self.NAMES, self.BRIEF].index(user)
+                if user != self.BRIEF or day < first_day + 2:
+                    item, time = (day * 7 + place * 3) % 11, day * 86_400 + place
+                    lines.append(f"{user},sku-{item},{time},{place % 5}")
+        path = self.folder / name
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def prepared(
+        self,
+        *users: str,
+        key: PseudonymKey | None = KEY,
+        name: str = "shop.csv",
+        out: Path | None = None,
+        keep_days: int | None = None,
+        now_us: int = NOW_US,
+    ) -> PreparedData:
+        """A store of these users in the runs folder, or in `out`."""
+        return prepare(
+            self.file(name, *users),
+            self.stores,
+            key=key,
+            preparation=Preparation(history=self.RULES, keep_days=keep_days),
+            out=out,
+            now_us=now_us,
+        )
+
+    def store_dirs(self) -> list[Path]:
+        return sorted(self.stores.iterdir())
+
+    @staticmethod
+    def rows(folder: Path, name: str) -> list[tuple[object, ...]]:
+        """Every row of one of a store's Parquet files."""
+        return duckdb.sql(f"SELECT * FROM '{folder / name}.parquet'").fetchall()
+
+    def content(self, folder: Path) -> dict[str, object]:
+        """Everything a store says but for dates, versions and the count of what was erased."""
+        said: dict[str, object] = {
+            path.stem: np.load(path).tolist() for path in sorted(folder.glob("*.npy"))
+        }
+        said |= {name: self.rows(folder, name) for name in ("item_map", "user_map", "set_aside")}
+        header = read_header(folder)
+        said["counts"] = (header.num_events, header.num_users, header.num_items)
+        said["splits"], said["tied"] = header.num_in_split, header.tied_share
+        said["dropped"] = {k: v for k, v in header.dropped_rows.items() if k != "forgotten"}
+        return said
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> PaperShop:
+    """A shop without any store yet."""
+    return PaperShop(tmp_path)

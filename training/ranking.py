@@ -1,8 +1,8 @@
 """Quality by full ranking: where does the true next item stand among all items not yet seen?
 
-Every user once; items of the user's history are removed, the target never is. Ties go against the
-target, so equal scores never help. A target that no training sequence holds is *cold*: it counts as
-a miss (no rank) and is counted.
+Every user with a target once; items of the user's history are removed, the target never is. Ties go
+against the target, so equal scores never help. A target that no training sequence holds is *cold*:
+it counts as a miss (no rank) and is counted.
 
 Users go through the model in fixed blocks, the same for any number of ranks, and scores are
 compared in float64, so the numbers do not depend on how many ranks share the work.
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from analytics.store import SequenceStore
+from analytics.store import TEST, TRAIN, VALIDATION, SequenceStore
 from training.model import SASRec
 
 Ranks = npt.NDArray[np.int64]
@@ -28,7 +28,8 @@ Counts = npt.NDArray[np.int64]
 
 BLOCK_USERS = 32
 MISS = 0  # the "rank" of a cold target; true ranks begin with 1
-SPLITS = {"validation": 2, "test": 1}  # how far the target is from the end of the history
+NO_TARGET = -1  # the "rank" of a user whom the split leaves out
+SPLITS = {"validation": VALIDATION, "test": TEST}
 _ITEM_CHUNK = 65536
 _TIE = 1e-12
 
@@ -47,9 +48,10 @@ class Quality:
 def quality(rank_of_user: Ranks) -> Quality:
     """Metrics from each user's rank of the target, 1 = best, 0 = miss; shape (users,).
 
-    HR@10: share of ranks up to ten. NDCG@10: mean of 1/log2(1 + rank) for ranks up to ten.
-    MRR: mean of 1/rank. Raises ValueError without users.
+    Users without a target (NO_TARGET) count nowhere. HR@10: share of ranks up to ten. NDCG@10: mean
+    of 1/log2(1 + rank) for ranks up to ten. MRR: mean of 1/rank. Raises ValueError without users.
     """
+    rank_of_user = rank_of_user[rank_of_user != NO_TARGET]
     if len(rank_of_user) == 0:
         raise ValueError("there is no user to evaluate")
     rank = rank_of_user.astype(np.float64)
@@ -70,10 +72,7 @@ def quality(rank_of_user: Ranks) -> Quality:
 
 def training_counts(store: SequenceStore) -> Counts:
     """How often each item stands in the training part of the histories; shape (V,)."""
-    held_out = np.zeros(len(store.items), dtype=bool)
-    for back in SPLITS.values():
-        held_out[store.offsets[1:] - back] = True
-    return np.bincount(store.items[~held_out], minlength=store.header.num_items)
+    return np.bincount(store.items[store.splits == TRAIN], minlength=store.header.num_items)
 
 
 def popularity_ranks(store: SequenceStore, counts: Counts, split: str) -> Ranks:
@@ -83,22 +82,23 @@ def popularity_ranks(store: SequenceStore, counts: Counts, split: str) -> Ranks:
     """
     place_V = np.empty(len(counts), dtype=np.int64)
     place_V[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
-    ranks = np.zeros(store.header.num_users, dtype=np.int64)
-    for user in range(store.header.num_users):
-        seen, target = seen_and_target(store, user, split)
-        if counts[target] > 0:
-            ahead_seen = (place_V[np.unique(seen)] < place_V[target]).sum()
-            ranks[user] = 1 + place_V[target] - ahead_seen
+    position_U = store.target_positions(SPLITS[split])
+    ranks = np.full(store.header.num_users, NO_TARGET, dtype=np.int64)
+    for user in np.flatnonzero(position_U >= 0):
+        seen, target = seen_and_target(store, int(user), int(position_U[user]))
+        ahead_seen = (place_V[np.unique(seen)] < place_V[target]).sum()
+        ranks[user] = 1 + place_V[target] - ahead_seen if counts[target] > 0 else MISS
     return ranks
 
 
 def seen_and_target(
-    store: SequenceStore, user: int, split: str
+    store: SequenceStore, user: int, position: int
 ) -> tuple[npt.NDArray[np.int32], int]:
-    """(history before the target, target) of a user; for `test` the history holds validation's."""
-    history = store.history(user)
-    back = SPLITS[split]
-    return history[: len(history) - back], int(history[len(history) - back])
+    """(history before the target, target) of a user; for `test` the history holds validation's.
+
+    position: where the target stands in the store's items (SequenceStore.target_positions).
+    """
+    return store.items[store.offsets[user] : position], int(store.items[position])
 
 
 class FullRanker:
@@ -112,11 +112,22 @@ class FullRanker:
         self._model = model
         self._store = store
         self._counts = counts
+        self._positions = {name: store.target_positions(code) for name, code in SPLITS.items()}
+
+    def ranks(self, users: range, split: str) -> Ranks:
+        """Rank of each user's target among unseen items, or MISS or NO_TARGET; shape (B,)."""
+        position_B = self._positions[split][users.start : users.stop]
+        ranks = np.full(len(users), NO_TARGET, dtype=np.int64)
+        has_target = np.flatnonzero(position_B >= 0)
+        if len(has_target):
+            pairs = [
+                seen_and_target(self._store, users[at], int(position_B[at])) for at in has_target
+            ]
+            ranks[has_target] = self._ranks(pairs)
+        return ranks
 
     @torch.no_grad()
-    def ranks(self, users: range, split: str) -> Ranks:
-        """Rank of each user's target among unseen items; 0 for a cold target; shape (B,)."""
-        pairs = [seen_and_target(self._store, user, split) for user in users]
+    def _ranks(self, pairs: list[tuple[npt.NDArray[np.int32], int]]) -> Ranks:
         longest = self._model.config.max_length
         histories = [torch.from_numpy(s[-longest:].astype(np.int64)) for s, _ in pairs]
         lengths = tuple(len(history) for history in histories)

@@ -80,8 +80,8 @@ def source_sha256(path: str | Path) -> str:
     found = find_files(path)
     try:
         if not found.is_many:
-            return _file_sha256(found.files[0])
-        pairs = sorted((os.fsencode(file.name), _file_sha256(file)) for file in found.files)
+            return file_sha256(found.files[0])
+        pairs = sorted((os.fsencode(file.name), file_sha256(file)) for file in found.files)
     except OSError as error:
         raise unreadable(path, error) from error
     digest = hashlib.sha256()
@@ -152,6 +152,7 @@ def _zip_member(path: Path) -> tuple[Path | None, str | None]:
     return Path(text[: at + 4]), text[at + 5 :]
 
 
-def _file_sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

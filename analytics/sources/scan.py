@@ -18,8 +18,8 @@ import duckdb
 from analytics.errors import InputError
 from analytics.sources.choosing import files_to_read
 from analytics.sources.delimited import delimited_rows
-from analytics.sources.faults import explain
-from analytics.sources.files import source_sha256
+from analytics.sources.faults import blaming, explain
+from analytics.sources.files import file_sha256, source_sha256
 from analytics.sources.json_objects import json_rows
 from analytics.sources.lists import list_rows
 from analytics.sources.options import ReadingOptions
@@ -30,7 +30,15 @@ from analytics.sources.times import find_rule, shown_cell, time_text
 from analytics.sources.token_lists import has_token_lists, token_list_rows
 from analytics.sources.unpacked import PlainFile
 
-__all__ = ["ReadingOptions", "Scan", "explain", "open_scans", "source_sha256"]
+__all__ = [
+    "ReadingOptions",
+    "Scan",
+    "blaming",
+    "explain",
+    "file_sha256",
+    "open_scans",
+    "source_sha256",
+]
 
 _ORDER = ("format", "compression", "encoding", "delimiter", "quotes", "header", "user", "item",
           "time", "time_unit", "action", "rating")  # fmt: skip
@@ -48,11 +56,15 @@ class Scan:
     """
 
     label: str  # for a person: "ratings.csv" or "ml.zip:ml/ratings.csv"
+    name: str  # the same without the folder
+    source_path: Path  # the file as it was given
     select: str
     parameters: dict[str, object]
     decision: dict[str, str]
     warnings: tuple[str, ...]
     has_time: bool
+    has_action: bool
+    has_rating: bool
     num_source_bytes: int
     deduplicate: bool
     time_cells: str  # statement of what the time cells say, as text
@@ -77,15 +89,18 @@ def open_scans(
     *,
     scratch: Path,
     connection: duckdb.DuckDBPyConnection,
+    prefix: str = "s",
 ) -> list[Scan]:
     """The interactions of a file, a folder, a pattern or PATH.zip:member, one scan a file.
 
     scratch: a private folder for unpacked files, which the caller removes. connection: with
-    TimeZone UTC. Raises InputError for what a file causes; OSError when scratch cannot be written.
+    TimeZone UTC. prefix: begins the names of the parameters, so that scans of several calls can
+    stand in one statement. Raises InputError for what a file causes; OSError when scratch cannot be
+    written.
     """
 
     def opened(file: PlainFile, number: int) -> Scan:
-        return _scan(file, options, f"s{number}_", connection)
+        return _scan(file, options, f"{prefix}{number}_", connection)
 
     return files_to_read(path, options, scratch=scratch, connection=connection, open_file=opened)
 
@@ -109,6 +124,8 @@ def _scan(
         warnings += rule.warnings
     return Scan(
         label=file.label,
+        name=file.name,
+        source_path=file.source_path,
         select=(
             f"SELECT {rows.user} AS user_id, {rows.item} AS item_id, {time} AS event_time_us, "  # noqa: S608
             f"{rows.action or 'CAST(NULL AS VARCHAR)'} AS action, "
@@ -118,6 +135,8 @@ def _scan(
         decision={key: decision[key] for key in _ORDER if decision.get(key)},
         warnings=tuple(warnings),
         has_time=rows.time is not None,
+        has_action=rows.action is not None,
+        has_rating=rows.rating is not None,
         num_source_bytes=file.num_source_bytes,
         deduplicate=rows.deduplicate,
         time_cells=f"SELECT {time_text(rows) if rows.time else 'NULL'} FROM {rows.source}",  # noqa: S608

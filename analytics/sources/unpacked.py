@@ -57,6 +57,8 @@ class PlainFile:
     """A file that DuckDB reads as it lies: UTF-8 text with one kind of line end, or Parquet."""
 
     path: Path
+    source_path: Path  # the file that the person gave; a zip's, when it is a member
+    name: str  # of the source without its folder, such as "ml.zip:ml/ratings.csv"
     label: str
     head: bytes  # its first megabyte
     num_bytes: int
@@ -111,6 +113,8 @@ def make_plain(
         warnings = (f"{label}: holds several kinds of line ends; all were taken as one.",)
     return PlainFile(
         path=path,
+        source_path=source,
+        name=shown(source.name) + (f":{member}" if member else ""),
         label=label,
         head=_head(path, label, is_parquet),
         num_bytes=path.stat().st_size,

@@ -44,6 +44,7 @@ _GRACE_S = 12
 # What an outer launcher may have left in the environment and torchrun must not see.
 _FOREIGN = ("PET_", "TORCHELASTIC_", "GROUP_", "ROLE_", "MASTER_")
 _FOREIGN_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_SECRETS = ("SEQSCALE_PSEUDONYM_KEY",)  # of whoever prepares; no child has a use for it
 
 
 def run_ranks(
@@ -170,11 +171,11 @@ def _supervisor(grace_s: float, *options: str) -> list[str]:
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment without an outer launcher's variables, plus `extra`."""
+    """This process's environment without secrets and an outer launcher's variables, and `extra`."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(_FOREIGN) and name not in _FOREIGN_NAMES
+        if not name.startswith(_FOREIGN) and name not in (*_FOREIGN_NAMES, *_SECRETS)
     }
     return {**kept, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **extra}
 

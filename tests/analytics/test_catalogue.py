@@ -12,8 +12,8 @@ import pytest
 
 from analytics import catalogue
 from analytics.catalogue import CATALOGUE, DatasetEntry, default_cache_dir, download_note, fetch
-from analytics.columns import InteractionColumns
 from analytics.errors import InputError
+from analytics.sources.options import ReadingOptions
 from analytics.unpacking import unpack
 
 MEMBER = "recbole/dataset_example/ml-100k/ml-100k.inter"
@@ -169,9 +169,9 @@ def test_every_entry_names_source_size_terms_and_columns() -> None:
         assert entry.url.startswith(("https://", "pip:"))
         assert entry.size_bytes > 0
         assert len(entry.terms) > 10
-        assert None not in dataclasses.astuple(entry.columns)
+        assert None not in (entry.reading.user, entry.reading.item, entry.reading.time)
         assert entry.sha256 is None or len(entry.sha256) == 64
-    assert CATALOGUE["ml-100k"].columns == InteractionColumns(
+    assert CATALOGUE["ml-100k"].reading == ReadingOptions(
         user="user_id", item="item_id", time="timestamp"
     )
 

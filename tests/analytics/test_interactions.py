@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from analytics.errors import InputError
-from analytics.interactions import InteractionColumns, PreparedData, dataset_records, prepare
-from analytics.store import open_store
+from analytics.interactions import PreparedData, dataset_records, prepare
+from analytics.preparation import Preparation
+from analytics.rules import HistoryRules
+from analytics.sources.options import ReadingOptions
+from analytics.store import SPLIT_NAMES, open_store
 
 
 def shared(name: str) -> Path:
@@ -33,10 +36,11 @@ def prepared(
     return prepare(
         path,
         path.parent / "stores",
-        columns=InteractionColumns(**columns),
-        min_history=min_history,
-        max_history=max_history,
-        drop_unparsable_times=drop_unparsable_times,
+        reading=ReadingOptions(**columns),  # type: ignore[arg-type]
+        preparation=Preparation(
+            history=HistoryRules(min_history=min_history, max_history=max_history),
+            drop_unparsable_times=drop_unparsable_times,
+        ),
     )
 
 
@@ -115,8 +119,9 @@ def test_file_order_is_kept_over_many_chunks_of_a_large_file(tmp_path: Path) -> 
         ).fetchall()
     )
     rows = np.array([int(ids[i].removeprefix("item-number-")) for i in store.items.tolist()])
-    expected = np.concatenate([np.arange(user, num_rows, num_users) for user in range(num_users)])
-    np.testing.assert_array_equal(rows, expected)
+    for start, stop in zip(store.offsets[:-1], store.offsets[1:], strict=True):
+        user = rows[start] % num_users
+        np.testing.assert_array_equal(rows[start:stop], np.arange(user, num_rows, num_users))
 
 
 def test_ids_stay_text_beyond_floats_and_beyond_ascii(tmp_path: Path) -> None:
@@ -198,7 +203,7 @@ def test_every_dropped_row_has_one_reason(tmp_path: Path) -> None:
     )
     # line 8 of the text counts the blank line, so 'soon' stands in line 6
     assert data.num_rows_read == 11
-    assert data.dropped_rows == {
+    assert {reason: n for reason, n in data.dropped_rows.items() if n} == {
         "missing_user": 2,
         "missing_item": 1,
         "unparsable_time": 2,
@@ -211,7 +216,6 @@ def test_every_dropped_row_has_one_reason(tmp_path: Path) -> None:
         "b": [("x", 6_000_000), ("y", 7_000_000)],
     }
     assert data.num_items == 3  # 'old' is gone, and its number with it
-    assert rules(data)["first_unparsable_time"] == "'soon' in line 6"
     assert sorted(set(open_store(Path(data.store_dir)).items.tolist())) == [0, 1, 2]
 
 
@@ -321,14 +325,35 @@ def test_a_working_folder_left_by_a_killed_run_is_removed(tmp_path: Path) -> Non
     assert not old.exists()
 
 
-def test_events_parquet_and_arrays_say_the_same(tmp_path: Path) -> None:
-    data = from_text(tmp_path, "user,item,time\na,x,2\nb,y,2\na,z,1\na,x,3\n", max_history=2)
+def test_side_columns_and_splits_lie_beside_the_events(tmp_path: Path) -> None:
+    data = from_text(
+        tmp_path,
+        """
+        user,item,time,event_type,rating
+        a,x,3,buy,5
+        a,y,1,view,
+        a,z,2,,3.5
+        b,x,1,view,1
+        """,
+    )
     store = open_store(Path(data.store_dir))
-    rows = duckdb.sql(f"SELECT * FROM '{data.store_dir}/events.parquet'").fetchall()
-    assert [row[0] for row in rows] == [0, 0, 1]
-    assert [row[1] for row in rows] == [0, 1, 0]
-    assert [row[2] for row in rows] == store.items.tolist()
-    assert [row[3] for row in rows] == store.times.tolist() == [2_000_000, 3_000_000, 2_000_000]
+    actions, ratings = store.actions(), store.ratings()
+    assert actions is not None and ratings is not None
+    by_user = {}
+    for user, (start, stop) in enumerate(zip(store.offsets[:-1], store.offsets[1:], strict=True)):
+        by_user[user] = [
+            (store.header.actions[actions[at]], float(ratings[at]), SPLIT_NAMES[store.splits[at]])
+            for at in range(start, stop)
+        ]
+    long, short = sorted(by_user.values(), key=len, reverse=True)
+    assert [(action, split) for action, _, split in long] == [
+        ("view", "train"),
+        ("", "validation"),
+        ("buy", "test"),
+    ]
+    assert [rating for _, rating, _ in long[1:]] == [3.5, 5.0]
+    assert np.isnan(long[0][1])
+    assert short == [("view", 1.0, "train")]
 
 
 # real files
@@ -338,9 +363,6 @@ def test_movielens_100k_has_its_published_shape(tmp_path: Path) -> None:
     data = prepare(
         shared("interactions/recbole/ml-100k.inter"),
         tmp_path / "stores",
-        columns=InteractionColumns(),
-        min_history=5,
-        max_history=4098,
     )
     assert (data.num_users, data.num_items, data.num_rows_kept) == (943, 1682, 100_000)
     assert (data.min_length, data.max_length) == (20, 737)
@@ -361,19 +383,13 @@ def test_movielens_latest_small_has_its_published_shape(tmp_path: Path) -> None:
 
 def test_other_peoples_files_are_read_as_their_authors_counted(tmp_path: Path) -> None:
     yoochoose = shared("interactions/sessionrec/yoochoose-clicks-100k_train_full.txt")
-    data = prepare(
-        yoochoose,
-        tmp_path / "stores",
-        columns=InteractionColumns(),
-        min_history=1,
-        max_history=10_000,
-    )
+    every = Preparation(history=HistoryRules(min_history=1))
+    data = prepare(yoochoose, tmp_path / "stores", preparation=every)
     assert (data.num_rows_kept, data.num_users, data.num_items) == (70_278, 17_794, 2_933)
     diginetica = prepare(
         shared("interactions/srgnn/sample_train-item-views.csv"),
         tmp_path / "stores",
-        columns=InteractionColumns(user="session_id", time="eventdate"),
-        min_history=1,
-        max_history=10_000,
+        reading=ReadingOptions(user="session_id", time="eventdate"),
+        preparation=every,
     )
     assert (diginetica.num_users, diginetica.num_items) == (2_986, 7_139)

@@ -9,7 +9,10 @@ import duckdb
 import pytest
 
 from analytics.errors import InputError
-from analytics.sources.scan import Scan
+from analytics.interactions import prepare
+from analytics.preparation import Preparation
+from analytics.rules import HistoryRules
+from analytics.sources.scan import ReadingOptions, Scan
 from tests.analytics.reading_scans import Opener
 
 COUNTS = (
@@ -47,57 +50,57 @@ def counted(connection: duckdb.DuckDBPyConnection, scan: Scan) -> tuple[int, ...
 
 
 # rows, users, items as the manifest has them; then times, actions, ratings that can be read
-@pytest.mark.parametrize(
-    ("name", "options", "expected"),
-    [
-        ("s3rec/Beauty.txt", {}, (198_502, 22_363, 12_101, 198_502, 0, 0)),
-        ("s3rec/Toys_and_Games.txt", {}, (167_597, 19_412, 11_924, 167_597, 0, 0)),
-        ("s3rec/LastFM.txt", {}, (52_551, 1_090, 3_646, 52_551, 0, 0)),
-        ("s3rec/LastFM_sample.txt", {}, (107_910, 1_090, 3_646, 107_910, 0, 0)),
-        ("bert4rec/beauty.txt", {"time": "none"}, (353_962, 40_226, 54_542, 353_962, 0, 0)),
-        (
-            "movielens_latest_small/ml-latest-small.zip",
-            {},
-            (100_836, 610, 9_724, 100_836, 0, 100_836),
-        ),
-        (
-            "librec/sample_movielens_rating_100k.dat",
-            {},
-            (100_000, 5_958, 3_312, 100_000, 0, 100_000),
-        ),
-        ("librec/sample_movielens_merged.csv", {}, (19_999, 4_710, 2_692, 19_999, 0, 19_999)),
-        ("recbole/ml-100k.inter", {}, (100_000, 943, 1_682, 100_000, 0, 100_000)),
-        ("recbole/tests/filter_nan_user_or_item.inter", {}, (4, 1, 1, 4, 0, 0)),
-        ("recbole/tests/remove_duplication.inter", {}, (3, 1, 1, 3, 0, 0)),
-        ("recbole/tests/seq_dataset.inter", {}, (18, 4, 8, 18, 0, 0)),
-        # 7 rows and their lists of 1, 2, 3, 1, 1, 2, 1
-        ("recbole/tests/seq_benchmark.train.inter", {}, (18, 4, 6, 18, 0, 0)),
-        # 3 rows and their lists of 4, 5, 3
-        ("recbole/tests/seq_benchmark.valid.inter", {}, (15, 2, 7, 15, 0, 0)),
-        (
-            "sessionrec/yoochoose-clicks-100k_train_full.txt",
-            {},
-            (70_278, 17_794, 2_933, 70_278, 0, 0),
-        ),
-        (
-            "sessionrec/yoochoose-clicks-100k_train_tr.txt",
-            {},
-            (53_254, 13_629, 2_873, 53_254, 0, 0),
-        ),
-        (
-            "sessionrec/yoochoose-clicks-100k_train_valid.txt",
-            {},
-            (16_539, 4_084, 2_029, 16_539, 0, 0),
-        ),
-        ("srgnn/sample_train-item-views.csv", {}, (12_391, 2_986, 7_139, 12_391, 0, 0)),
-        ("rechub/yidian_news_sampled.csv", {}, (1_000, 2, 979, 1_000, 0, 0)),
-        ("coldstart/Musical_Instruments.zip", {}, (10_261, 1_429, 900, 10_261, 0, 10_261)),
-        ("deepmatch/movielens_sample.txt", {}, (233, 3, 208, 233, 0, 233)),
-        ("misc/motondi_ratings.csv", {"time": "none"}, (100_836, 610, 9_724, 100_836, 0, 100_836)),
-        ("splits/yoochoose_iso_first250.dat", {}, (250, 61, 161, 250, 0, 0)),
-        ("splits/otto_first10.jsonl", {}, (839, 10, 507, 839, 839, 0)),
-    ],
-)
+FILES: list[tuple[str, dict[str, str], tuple[int, ...]]] = [
+    ("s3rec/Beauty.txt", {}, (198_502, 22_363, 12_101, 198_502, 0, 0)),
+    ("s3rec/Toys_and_Games.txt", {}, (167_597, 19_412, 11_924, 167_597, 0, 0)),
+    ("s3rec/LastFM.txt", {}, (52_551, 1_090, 3_646, 52_551, 0, 0)),
+    ("s3rec/LastFM_sample.txt", {}, (107_910, 1_090, 3_646, 107_910, 0, 0)),
+    ("bert4rec/beauty.txt", {"time": "none"}, (353_962, 40_226, 54_542, 353_962, 0, 0)),
+    (
+        "movielens_latest_small/ml-latest-small.zip",
+        {},
+        (100_836, 610, 9_724, 100_836, 0, 100_836),
+    ),
+    (
+        "librec/sample_movielens_rating_100k.dat",
+        {},
+        (100_000, 5_958, 3_312, 100_000, 0, 100_000),
+    ),
+    ("librec/sample_movielens_merged.csv", {}, (19_999, 4_710, 2_692, 19_999, 0, 19_999)),
+    ("recbole/ml-100k.inter", {}, (100_000, 943, 1_682, 100_000, 0, 100_000)),
+    ("recbole/tests/filter_nan_user_or_item.inter", {}, (4, 1, 1, 4, 0, 0)),
+    ("recbole/tests/remove_duplication.inter", {}, (3, 1, 1, 3, 0, 0)),
+    ("recbole/tests/seq_dataset.inter", {}, (18, 4, 8, 18, 0, 0)),
+    # 7 rows and their lists of 1, 2, 3, 1, 1, 2, 1
+    ("recbole/tests/seq_benchmark.train.inter", {}, (18, 4, 6, 18, 0, 0)),
+    # 3 rows and their lists of 4, 5, 3
+    ("recbole/tests/seq_benchmark.valid.inter", {}, (15, 2, 7, 15, 0, 0)),
+    (
+        "sessionrec/yoochoose-clicks-100k_train_full.txt",
+        {},
+        (70_278, 17_794, 2_933, 70_278, 0, 0),
+    ),
+    (
+        "sessionrec/yoochoose-clicks-100k_train_tr.txt",
+        {},
+        (53_254, 13_629, 2_873, 53_254, 0, 0),
+    ),
+    (
+        "sessionrec/yoochoose-clicks-100k_train_valid.txt",
+        {},
+        (16_539, 4_084, 2_029, 16_539, 0, 0),
+    ),
+    ("srgnn/sample_train-item-views.csv", {}, (12_391, 2_986, 7_139, 12_391, 0, 0)),
+    ("rechub/yidian_news_sampled.csv", {}, (1_000, 2, 979, 1_000, 0, 0)),
+    ("coldstart/Musical_Instruments.zip", {}, (10_261, 1_429, 900, 10_261, 0, 10_261)),
+    ("deepmatch/movielens_sample.txt", {}, (233, 3, 208, 233, 0, 233)),
+    ("misc/motondi_ratings.csv", {"time": "none"}, (100_836, 610, 9_724, 100_836, 0, 100_836)),
+    ("splits/yoochoose_iso_first250.dat", {}, (250, 61, 161, 250, 0, 0)),
+    ("splits/otto_first10.jsonl", {}, (839, 10, 507, 839, 839, 0)),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "expected"), FILES)
 def test_real_files_have_their_published_counts(
     scans: Callable[..., list[Scan]],
     connection: duckdb.DuckDBPyConnection,
@@ -108,6 +111,24 @@ def test_real_files_have_their_published_counts(
     (scan,) = scans(shared(name), **options)
     assert counted(connection, scan) == expected
     assert scan.num_source_bytes == shared(name).stat().st_size
+
+
+@pytest.mark.parametrize(("name", "options", "expected"), FILES)
+def test_real_files_become_stores_of_the_same_counts(
+    tmp_path: Path, name: str, options: dict[str, str], expected: tuple[int, ...]
+) -> None:
+    num_rows, num_users, num_items, *_ = expected
+    every = Preparation(history=HistoryRules(min_history=1))
+    reading = ReadingOptions(**options)  # type: ignore[arg-type]
+    if num_users == 1:
+        with pytest.raises(InputError, match="only one user is left"):
+            prepare(shared(name), tmp_path, reading=reading, preparation=every)
+        return
+    made = prepare(shared(name), tmp_path, reading=reading, preparation=every)
+    assert (made.num_rows_read, made.num_users, made.num_items) == (num_rows, num_users, num_items)
+    repeats = made.dropped_rows["exact_duplicate"]
+    assert made.num_rows_kept == num_rows - repeats
+    assert (repeats > 0) == ("seq_benchmark" in name)  # whose rows are growing prefixes
 
 
 def test_session_rows_are_a_history_and_the_next_item(

@@ -79,6 +79,8 @@ def test_every_table_is_documented_keyed_and_named_by_the_house(name: str) -> No
             assert (spec.lower, spec.upper) == (0, 1)
         if spec.name.startswith("num_"):
             assert spec.python_type is int
+        if spec.added:  # rows of before hold NULL there
+            assert spec.nullable
 
 
 def test_records_cannot_be_changed() -> None:

@@ -7,32 +7,51 @@ import numpy as np
 import pytest
 
 from analytics.errors import StoreError
-from analytics.store import StoreHeader, open_store, read_header, write_arrays, write_header
+from analytics.store import (
+    TEST,
+    UNUSED,
+    VALIDATION,
+    StoreHeader,
+    open_store,
+    read_header,
+    write_header,
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two users with 4 and 1 events."""
-    write_arrays(
-        tmp_path,
-        items=np.array([3, 1, 2, 0, 1], dtype=np.int32),
-        times=np.array([10, 20, 20, 30, 5], dtype=np.int64),
-        offsets=np.array([0, 4, 5], dtype=np.int64),
-    )
+    columns = {
+        "items": np.array([3, 1, 2, 0, 1], dtype=np.int32),
+        "times": np.array([10, 20, 20, 30, 5], dtype=np.int64),
+        "splits": np.array([0, 0, VALIDATION, TEST, UNUSED], dtype=np.uint8),
+        "offsets": np.array([0, 4, 5], dtype=np.int64),
+        "actions": np.array([1, 0, 1, 2, 1], dtype=np.uint16),
+    }
+    for name, column in columns.items():
+        np.save(tmp_path / f"{name}.npy", column)
     header = StoreHeader(
-        schema_version=1, dataset_id="d", dataset_name="n", content_sha256="c", source_sha256="s",
+        schema_version=2, dataset_id="d", dataset_name="n", content_sha256="c", source_sha256="s",
         terms="t", num_rows_read=6, num_events=5, num_users=2, num_items=4,
-        dropped_rows={"missing_user": 1}, tied_share=0.4, rules={"order": "by time"},
+        dropped_rows={"missing_user": 1}, num_in_split={}, tied_share=0.4, has_times=True,
+        actions=["", "buy", "view"], has_ratings=False, sources=[], rules={"order": "by time"},
+        pseudonyms=None, data_sheet={},
     )  # fmt: skip
     write_header(tmp_path, header)
     return tmp_path
 
 
-def test_the_last_two_events_are_held_out(folder: Path) -> None:
+def test_training_events_are_those_of_the_split_mask(folder: Path) -> None:
     store = open_store(folder)
     assert store.history(0).tolist() == [3, 1, 2, 0]
     assert store.training_items(0).tolist() == [3, 1]
-    assert store.training_items(1).tolist() == []  # one event is less than two targets
+    assert store.training_items(1).tolist() == []
+    assert store.target_positions(VALIDATION).tolist() == [2, -1]
+    assert store.target_positions(TEST).tolist() == [3, -1]
+    actions = store.actions()
+    assert actions is not None
+    assert [store.header.actions[code] for code in actions] == ["buy", "", "buy", "view", "buy"]
+    assert store.ratings() is None
     assert store.lengths().tolist() == [4, 1]
     assert store.training_lengths().tolist() == [2, 0]
     assert store.items.dtype == np.int32
@@ -52,15 +71,16 @@ def test_nothing_in_a_store_can_be_changed_by_a_reader(folder: Path) -> None:
 
 
 def test_a_folder_without_a_store_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"no sequence store.*seqscale run --interactions FILE"):
+    with pytest.raises(StoreError, match=r"no sequence store.*seqscale prepare FILE --out DIR"):
         open_store(tmp_path)
 
 
-@pytest.mark.parametrize("version", [0, 2, None])
+@pytest.mark.parametrize("version", [0, 1, 3, None])
 def test_another_version_is_refused(folder: Path, version: int | None) -> None:
     raw = json.loads((folder / "store.json").read_text())
     (folder / "store.json").write_text(json.dumps(raw | {"schema_version": version}))
-    with pytest.raises(StoreError, match=f"version {version}, but this seqscale reads version 1"):
+    message = f"version {version}, but this seqscale reads version 2. .*seqscale prepare FILE --out"
+    with pytest.raises(StoreError, match=message):
         open_store(folder)
 
 
@@ -69,7 +89,7 @@ def test_another_version_is_refused(folder: Path, version: int | None) -> None:
     [
         ("store.json", b"{torn", "not readable as JSON"),
         ("store.json", b"\xff", "not readable as JSON"),
-        ("store.json", b'{"schema_version": 1}', "damaged"),
+        ("store.json", b'{"schema_version": 2}', "damaged"),
         ("items.npy", b"torn", "items.npy.*damaged"),
         ("offsets.npy", None, "offsets.npy.*damaged"),
     ],

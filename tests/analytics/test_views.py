@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics import metrics
+from analytics import metrics, schema, warehouse
 from analytics.ddl import view_column_docs, views
 from analytics.warehouse import open_published
 
@@ -24,6 +24,30 @@ def query(paper, sql: str) -> list[tuple]:
         return con.execute(sql).fetchall()
     finally:
         con.close()
+
+
+def test_the_gain_of_a_forecast_is_the_best_placement_against_random(paper):
+    def forecast(placement: str, share: float, size: int = 4) -> schema.FactStragglerForecast:
+        return schema.FactStragglerForecast(
+            pipeline_id=PIPELINE, dataset_id="d0", num_ranks=2, sequences_per_rank=size,
+            placement=placement, straggler_share=share, bound_share=0.125,
+            straggler_cost_per_1000_device_hours=share * 9000, currency="EUR",
+            instance_type="paper.1",
+        )  # fmt: skip
+
+    rows = [forecast("random_equal", 0.5), forecast("lpt_free", 0.25), forecast("lookahead", 0.0)]
+    paper.write([*rows, forecast("random_equal", 0.75, size=8)])
+    warehouse.load(paper.runs_dir)
+    found = query(
+        paper,
+        "SELECT sequences_per_rank, best_placement, gain_share, gain_cost_per_1000_device_hours "
+        "FROM forecast_gain ORDER BY sequences_per_rank",
+    )
+    # half of the time at 9 an hour, 4,500 per 1,000 hours; one placement alone gains nothing
+    assert found == [
+        (4, "lookahead", 0.5, Decimal("4500.000000")),
+        (8, "random_equal", 0.0, Decimal("0.000000")),
+    ]
 
 
 def test_the_line_of_an_arm_is_what_paper_says(con):

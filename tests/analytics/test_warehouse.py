@@ -1,4 +1,5 @@
 import fcntl
+import json
 import subprocess
 import sys
 import textwrap
@@ -282,6 +283,80 @@ def test_a_column_added_to_the_schema_reaches_an_old_warehouse(paper):
     present = [row[0] for row in con.execute("DESCRIBE fact_device_sample").fetchall()]
     con.close()
     assert set(present) == {c.name for c in schema.columns(schema.TABLES["fact_device_sample"])}
+
+
+OLD_LAYOUT = """
+DROP TABLE dim_dataset;
+CREATE TABLE dim_dataset (
+    dataset_id VARCHAR NOT NULL, dataset_name VARCHAR NOT NULL, source_sha256 VARCHAR NOT NULL,
+    terms VARCHAR NOT NULL, num_rows_read BIGINT NOT NULL, num_rows_kept BIGINT NOT NULL,
+    num_users BIGINT NOT NULL, num_items BIGINT NOT NULL, min_length BIGINT NOT NULL,
+    median_length DOUBLE NOT NULL, max_length BIGINT NOT NULL, tied_share DOUBLE NOT NULL,
+    PRIMARY KEY (dataset_id)
+);
+INSERT INTO dim_dataset VALUES ('old', 'old', '0', 'own', 9, 9, 2, 3, 4, 4.5, 5, 0.0);
+DROP TABLE fact_straggler_forecast;
+CREATE TABLE fact_straggler_forecast (
+    pipeline_id VARCHAR NOT NULL, dataset_id VARCHAR NOT NULL, num_ranks BIGINT NOT NULL,
+    sequences_per_rank BIGINT NOT NULL, placement VARCHAR NOT NULL,
+    straggler_share DOUBLE NOT NULL, bound_share DOUBLE NOT NULL,
+    straggler_cost_per_1000_device_hours DOUBLE NOT NULL, currency VARCHAR NOT NULL,
+    instance_type VARCHAR NOT NULL, PRIMARY KEY (pipeline_id, num_ranks, placement)
+);
+INSERT INTO fact_straggler_forecast
+VALUES ('old', 'old', 2, 4, 'lpt_free', 0.5, 0.25, 7, 'EUR', 'x');
+DROP TABLE fact_profile; DROP TABLE fact_length_bin; DROP TABLE fact_profile_advice;
+DROP TABLE fact_batch_profile; DROP TABLE fact_memory_forecast;
+"""  # as it was before the profile had more than one batch size
+
+
+def forecast(sequences_per_rank: int) -> schema.FactStragglerForecast:
+    return schema.FactStragglerForecast(
+        pipeline_id=PIPELINE, dataset_id="d0", num_ranks=2, sequences_per_rank=sequences_per_rank,
+        placement="lpt_free", straggler_share=0.5, bound_share=0.25,
+        straggler_cost_per_1000_device_hours=1.0, currency="EUR", instance_type="paper.1",
+    )  # fmt: skip
+
+
+def test_a_warehouse_of_the_layout_before_takes_todays_records(paper):
+    import duckdb
+
+    paper.pipeline()
+    load(paper.runs_dir)
+    con = duckdb.connect(paper.runs_dir / ".work" / "warehouse.duckdb")
+    con.execute(OLD_LAYOUT)
+    con.close()
+    # two batch sizes of one number of ranks, and a data set of too few users to tell lengths of
+    few = paper.dataset(dataset_id="few", min_length=None, median_length=None, max_length=None)
+    paper.write([forecast(4), forecast(8), few], writer="late")
+    load(paper.runs_dir)
+    publish(paper.runs_dir)
+    con = open_published(paper.runs_dir)
+    sizes = con.execute(
+        "SELECT pipeline_id, sequences_per_rank FROM fact_straggler_forecast ORDER BY ALL"
+    ).fetchall()
+    kept = con.execute(
+        "SELECT dataset_id, min_length, num_training_events FROM dim_dataset ORDER BY ALL"
+    ).fetchall()
+    tables = {row[0] for row in con.execute("SHOW TABLES").fetchall()}
+    con.close()
+    assert sizes == [(PIPELINE, 4), (PIPELINE, 8), ("old", 4)]
+    assert kept == [("d0", 5, 24), ("few", None, 24), ("old", 4, None)]
+    assert {"fact_profile", "fact_length_bin", "fact_batch_profile", "run_efficiency"} <= tables
+    before = everything(paper.runs_dir)
+    load(paper.runs_dir)
+    assert everything(paper.runs_dir) == before
+
+
+def test_a_journal_of_before_has_null_in_columns_that_were_added(paper):
+    paper.pipeline()
+    [segment] = (paper.journal(attempt=None) / "dim_dataset").glob("flow-*")
+    record = json.loads(segment.read_text())
+    added = [c.name for c in schema.columns(schema.DimDataset) if c.added]
+    segment.write_text(json.dumps({k: v for k, v in record.items() if k not in added}) + "\n")
+    load(paper.runs_dir)
+    row = everything(paper.runs_dir)["dim_dataset"][0]
+    assert row[-len(added) :] == (None,) * len(added)
 
 
 def test_bounds_and_words_of_the_schema_stand_in_the_database(published):

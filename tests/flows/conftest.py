@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from analytics.sources.options import ReadingOptions
 from flows.request import RunRequest
 from infra.prices import price
 from training.recipes import recipe
@@ -27,6 +28,11 @@ def _environment_is_put_back() -> Iterator[None]:
     os.environ.update(before)
 
 
+def user_id(user: int) -> str:
+    """An id that nothing else looks like, so that a trace of it is found."""
+    return f"klara.{user:03d}@example.org"
+
+
 @pytest.fixture(scope="session")
 def interactions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 users with 8 to 60 events each over 120 items; columns uid, sku, ts."""
@@ -39,7 +45,7 @@ def interactions(tmp_path_factory: pytest.TempPathFactory) -> Path:
             items = draw.sample(range(NUM_ITEMS), draw.randint(8, 60))
             for place, item in enumerate(items):
                 time = 1_700_000_000 + user * 10_000 + place * 60
-                lines.writerow([f"u{user}", f"i{item}", time])
+                lines.writerow([user_id(user), f"i{item}", time])
     return path
 
 
@@ -54,9 +60,7 @@ def request_for(interactions: Path, tmp_path: Path) -> Request:
             "interactions": str(interactions),
             "config": recipe("smoke_cpu"),
             "price": price("p5.48xlarge", pipeline_id="p1"),
-            "user_column": "uid",
-            "item_column": "sku",
-            "time_column": "ts",
+            "reading": ReadingOptions(user="uid", item="sku", time="ts"),
         }
         return RunRequest(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -18,7 +18,11 @@ import pytest
 
 from analytics.errors import ConfigError, InputError, LaunchError, PlanError
 from analytics.journal import read_journal
+from analytics.preparation import Preparation
+from analytics.pseudonyms import PseudonymKey
+from analytics.rules import HistoryRules
 from analytics.schema import DimDataset, DimModel, DimPrice, FactStragglerForecast
+from analytics.sources.options import ReadingOptions
 from analytics.warehouse import open_published
 from flows import calibration, console, receipt, request, steps, tracking, training_steps
 from flows import run as run_module
@@ -82,10 +86,16 @@ def test_other_columns_or_content_are_another_preparation(
     request_for: Request, interactions: Path, tmp_path: Path
 ) -> None:
     made = request_for()
-    assert steps.prepare_key(made) != steps.prepare_key(request_for(time_column=None))
+    key = steps.prepare_key(made, None)
+    assert key == steps.prepare_key(request_for(), None)
+    assert key != steps.prepare_key(request_for(reading=ReadingOptions(user="uid")), None)
+    shorter = Preparation(history=HistoryRules(min_history=6))
+    assert key != steps.prepare_key(request_for(preparation=shorter), None)
+    secret = PseudonymKey(secret=b"0123456789abcdef", where="a test")
+    assert key != steps.prepare_key(made, secret)
     longer = tmp_path / "small.csv"
     longer.write_text(interactions.read_text() + "u0,i0,1\n")
-    assert steps.prepare_key(made) != steps.prepare_key(request_for(interactions=str(longer)))
+    assert key != steps.prepare_key(request_for(interactions=str(longer)), None)
 
 
 def test_a_missing_file_is_told(request_for: Request, tmp_path: Path) -> None:
@@ -151,7 +161,7 @@ def test_the_flow_records_data_price_and_forecasts(request_for: Request) -> None
     assert {(f.num_ranks, f.placement) for f in forecasts} == {
         (ranks, placement)
         for ranks in (2, 8, 64, 256)
-        for placement in ("random_equal", "lpt_free")
+        for placement in ("random_equal", "lpt_equal", "lpt_free", "lookahead")
     }
     steps.load_step(made)
     steps.publish_step(made)
@@ -220,9 +230,10 @@ def test_every_training_is_a_new_attempt(request_for: Request) -> None:
 def test_a_model_has_no_more_positions_than_the_data_has_events(request_for: Request) -> None:
     made = request_for()
     prepared = steps.prepare_step(made)
-    # the longest history has max_length events; at test time all but its last are read
+    # the longest history has 60 events; at test time all but its last are read: 59, told as 64
     fitted = training_steps.fitted(made.config, prepared).model.max_length
-    assert fitted == prepared.max_length - 1 < made.config.model.max_length
+    assert (prepared.max_length, fitted) == (60, 64)
+    assert fitted < made.config.model.max_length
     short = dataclasses.replace(
         made.config, model=dataclasses.replace(made.config.model, max_length=4)
     )

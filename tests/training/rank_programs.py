@@ -10,7 +10,14 @@ import numpy as np
 import torch
 
 from analytics.journal import JournalWriter
-from analytics.store import StoreHeader, open_store, write_arrays, write_header
+from analytics.store import (
+    SCHEMA_VERSION,
+    TEST,
+    VALIDATION,
+    StoreHeader,
+    open_store,
+    write_header,
+)
 from training.config import ArmConfig, ModelConfig, RunConfig, TrainConfig, TrainJob
 from training.evaluate import evaluate
 from training.parameters import gather_table
@@ -29,9 +36,15 @@ def make_store(path: Path, lengths: list[int], num_items: int) -> Path:
     rng = np.random.default_rng(7)
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     items = rng.integers(0, num_items, total).astype(np.int32)
-    write_arrays(path, items=items, times=np.arange(total, dtype=np.int64), offsets=offsets)
+    splits = np.zeros(total, dtype=np.uint8)
+    splits[offsets[1:] - 1] = TEST
+    splits[offsets[1:] - 2] = VALIDATION
+    times = np.arange(total, dtype=np.int64)
+    for name, column in (("items", items), ("times", times), ("splits", splits)):
+        np.save(path / f"{name}.npy", column)
+    np.save(path / "offsets.npy", offsets)
     header = StoreHeader(
-        schema_version=1,
+        schema_version=SCHEMA_VERSION,
         dataset_id="0" * 16,
         dataset_name="made",
         content_sha256="0" * 64,
@@ -42,8 +55,15 @@ def make_store(path: Path, lengths: list[int], num_items: int) -> Path:
         num_users=len(lengths),
         num_items=num_items,
         dropped_rows={},
+        num_in_split={},
         tied_share=0.0,
+        has_times=True,
+        actions=[],
+        has_ratings=False,
+        sources=[],
         rules={},
+        pseudonyms=None,
+        data_sheet={},
     )
     write_header(path, header)
     return path

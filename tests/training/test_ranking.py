@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from analytics.interactions import InteractionColumns, prepare
+from analytics.interactions import prepare
 from analytics.store import open_store
 from tests.training.rank_programs import make_store
 from training.config import ModelConfig
 from training.model import SASRec
 from training.ranking import (
+    SPLITS,
     FullRanker,
     popularity_ranks,
     quality,
@@ -38,7 +39,8 @@ def test_history_ends_before_the_target_and_test_sees_validation(tmp_path: Path)
     store = open_store(make_store(tmp_path / "store", [5, 6], 30))
     whole = store.history(0).tolist()
     for split, back in (("validation", 2), ("test", 1)):
-        seen, target = seen_and_target(store, 0, split)
+        position = int(store.target_positions(SPLITS[split])[0])
+        seen, target = seen_and_target(store, 0, position)
         assert [*seen.tolist(), target] == whole[: len(whole) - back + 1]
 
 
@@ -60,7 +62,8 @@ def test_full_ranking_equals_sorting_by_hand(tmp_path: Path, split: str) -> None
     counts = training_counts(store)
     found = FullRanker(table, model, store, counts).ranks(range(5), split)
     for user in range(5):
-        seen, target = seen_and_target(store, user, split)
+        position = int(store.target_positions(SPLITS[split])[user])
+        seen, target = seen_and_target(store, user, position)
         history = torch.from_numpy(seen[-16:].astype(np.int64))
         with torch.no_grad():
             hidden = model.encode(table[history], (len(history),))[-1]
@@ -78,7 +81,7 @@ def test_ties_go_against_the_target(tmp_path: Path) -> None:
     store = open_store(make_store(tmp_path / "store", [5], 10))
     config = ModelConfig(embedding_dim=4, num_blocks=1, num_heads=1, ffn_dim=4, max_length=16)
     ranker = FullRanker(torch.ones(10, 4), SASRec(config).eval(), store, np.ones(10, dtype=int))
-    seen, target = seen_and_target(store, 0, "test")
+    seen, target = seen_and_target(store, 0, len(store.items) - 1)
     # every item scores the same: all unseen others stand before the target
     assert ranker.ranks(range(1), "test")[0] == 10 - len({*seen.tolist()} - {target})
 
@@ -90,9 +93,6 @@ def test_popularity_on_movielens_is_what_others_found(tmp_path: Path) -> None:
     prepared = prepare(
         Path(data) / "interactions" / "recbole" / "ml-100k.inter",
         tmp_path,
-        columns=InteractionColumns(),
-        min_history=5,
-        max_history=4098,
     )
     store = open_store(Path(prepared.store_dir))
     found = quality(popularity_ranks(store, training_counts(store), "test"))

@@ -1,0 +1,57 @@
+"""What a preparation said of a store: read again from the store, and as it may be published.
+
+Before: store.json and the arrays.   After: `seqscale profile STORE`, the receipt.
+Price: one pass over the times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analytics.group_size import MIN_GROUP_USERS, length_summary
+from analytics.store import SequenceStore, open_store
+from analytics.store_making import PreparedData, utc_of
+
+
+def prepared_of(store: SequenceStore) -> PreparedData:
+    """What a preparation said of a store, read from the store itself; warnings are not kept."""
+    header, lengths = store.header, store.lengths()
+    return PreparedData(
+        store_dir=str(store.path.resolve()),
+        dataset_id=header.dataset_id,
+        dataset_name=header.dataset_name,
+        source_sha256=header.source_sha256,
+        terms=header.terms,
+        num_rows_read=header.num_rows_read,
+        num_rows_kept=header.num_events,
+        dropped_rows=header.dropped_rows,
+        num_users=header.num_users,
+        num_items=header.num_items,
+        min_length=int(lengths.min()),
+        median_length=float(np.median(lengths)),
+        max_length=int(lengths.max()),
+        tied_share=header.tied_share,
+        first_event_utc=utc_of(int(store.times.min())) if header.has_times else "",
+        last_event_utc=utc_of(int(store.times.max())) if header.has_times else "",
+        num_in_split=header.num_in_split,
+        has_times=header.has_times,
+        is_pseudonymised=header.pseudonyms is not None,
+        decisions=[source["decision"] for source in header.sources],
+        warnings=[],
+    )
+
+
+def published(prepared: PreparedData, min_group_users: int = MIN_GROUP_USERS) -> dict[str, Any]:
+    """A prepared set as it may be told to others: lengths by groups, days for times.
+
+    The store is to be there. Raises ConfigError for a minimum group below 1.
+    """
+    lengths = length_summary(open_store(Path(prepared.store_dir)).lengths(), min_group_users)
+    data = dataclasses.asdict(prepared) | dataclasses.asdict(lengths)
+    for name in ("first_event_utc", "last_event_utc"):
+        data[name] = data[name][:10]  # the very first event is one person's
+    return data

@@ -1,0 +1,66 @@
+"""`seqscale profile` says the same of a file and of the store made from it, and names nobody."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analytics.errors import ConfigError, StoreError
+from analytics.interactions import prepare
+from analytics.schema import DimPrice
+from flows.profiling import DEFAULT_PREPARATION, FileProfile, profile_file
+
+PRICE = DimPrice(
+    pipeline_id="", instance_type="x", cloud="aws", region="r", device_name="H100", num_devices=8,
+    device_hour_cost=5.0, currency="USD", list_device_hour_cost=5.0, list_currency="USD",
+    price_date="2026-11-01", source="a price list",
+)  # fmt: skip
+START_S = 1_700_000_000
+
+
+def profiled(source: Path, **changes: object) -> FileProfile:
+    options: dict[str, object] = {
+        "price": PRICE, "num_gpus": 2, "sequences_per_rank": 4,
+        "cost_name": "hstu-8x1024@h100", "seed": 1, "sizes_per_rank": (),
+    }  # fmt: skip
+    return profile_file(source, **(options | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 users with 5 to 44 events."""
+    lines = ["user,item,time"]
+    for user in range(40):
+        lines += [f"u{user},i{(user * at) % 17},{START_S + 60 * at}" for at in range(5 + user)]
+    path = tmp_path_factory.mktemp("file") / "events.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_store_is_profiled_as_the_file_it_came_from(file: Path, tmp_path: Path) -> None:
+    store = prepare(file, tmp_path, preparation=DEFAULT_PREPARATION)
+    of_file, of_store = profiled(file).plain(), profiled(Path(store.store_dir)).plain()
+    assert of_store == of_file
+    assert Path(store.store_dir).is_dir()  # it was opened where it lies
+    json.dumps(of_store, allow_nan=False)
+
+
+def test_what_is_printed_tells_lengths_of_groups_and_days(file: Path) -> None:
+    # 5..44 events, one user each: ten have at most 14, ten at least 35
+    told = profiled(file).plain()["dataset"]
+    assert (told["min_length"], told["max_length"]) == (14, 35)
+    assert told["first_event_utc"] == told["last_event_utc"] == "2023-11-14"
+    assert "store_dir" not in told
+    assert profiled(file, min_group_users=1).plain()["dataset"]["max_length"] == 44
+
+
+def test_what_cannot_be_profiled_is_named(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no cost model 'x'"):
+        profiled(file, cost_name="x")
+    with pytest.raises(ConfigError, match=r"Lower --gpus"):
+        profiled(file, num_gpus=65_536, sequences_per_rank=4096)
+    with pytest.raises(ConfigError, match=r"minimum group is 0 users"):
+        profiled(file, min_group_users=0)
+    (tmp_path / "store.json").write_text("{")
+    with pytest.raises(StoreError, match="The store is damaged"):
+        profiled(tmp_path)
