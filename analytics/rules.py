@@ -65,7 +65,7 @@ def reasons_of(events: Events, rules: HistoryRules) -> npt.NDArray[np.uint8]:
         _drop(reason_N, "repeated_pair", _repeated_pairs(events, reason_N == KEPT, rules.repeats))
     if rules.core > 1:
         _drop(reason_N, "outside_core", ~_core(events, reason_N == KEPT, rules))
-    length_U = _lengths_of(events, reason_N == KEPT)
+    length_U = _lengths_of(events, reason_N == KEPT) if reason_N.any() else events.lengths()
     too_short_U = (length_U > 0) & (length_U < rules.min_history)
     if too_short_U.any():
         _drop(reason_N, "user_too_short", np.repeat(too_short_U, events.lengths()))

@@ -74,7 +74,7 @@ def _empty(folder: Path) -> None:
 def connect(
     folder: Path, *, num_source_bytes: int, memory_limit_gib: float | None
 ) -> duckdb.DuckDBPyConnection:
-    """A DuckDB database in the working folder, bounded in memory and spill, without a network.
+    """A DuckDB in memory that spills to the working folder, both bounded, without a network.
 
     memory_limit_gib: None takes 1.5 times the source, at least 0.5 and at most 2 GiB or half of the
     machine's memory.
@@ -87,7 +87,7 @@ def connect(
     # a compressed file
     spill_gib = 4 + 20 * num_source_bytes / _GIB
     connection = duckdb.connect(
-        str(folder / "prepare.duckdb"),
+        ":memory:",  # spills to the folder when it must; a file would be written always (1 s of 7)
         config={
             "memory_limit": f"{limit_gib * 1024:.0f}MiB",
             "temp_directory": str(folder / "spill"),
