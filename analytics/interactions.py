@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ from analytics.errors import ConfigError, InputError
 from analytics.group_size import MIN_GROUP_USERS, length_summary
 from analytics.ordering import RowRules
 from analytics.preparation import Preparation
+from analytics.prepared import PreparedData
 from analytics.pseudonyms import PseudonymKey
 from analytics.schema import DimDataset, FactDroppedRows
+from analytics.sources.files import find_files
 from analytics.sources.scan import ReadingOptions, Scan, file_sha256, open_scans
 from analytics.store import SPLIT_NAMES, TEST, TRAIN, VALIDATION, open_store
-from analytics.store_making import About, PreparedData, at_work, finish, now_utc
+from analytics.store_making import About, at_work, finish, now_utc
 from analytics.workplace import connect
 
 __all__ = ["TO_FILL", "Naming", "PreparedData", "SplitFiles", "dataset_records", "prepare"]
@@ -206,14 +208,12 @@ def source_entries(scans: list[Scan], coded: CodedRows) -> list[dict[str, Any]]:
     ]
 
 
-def num_bytes(parts: Any) -> int:
-    """The size of files, folders and globs, as far as it can be seen [bytes]."""
-    total = 0
-    for part in parts:
-        path = Path(part)
-        files = [path] if path.is_file() else path.rglob("*") if path.is_dir() else []
-        total += sum(file.stat().st_size for file in files if file.is_file())
-    return total
+def num_bytes(parts: Iterable[Path | str]) -> int:
+    """The size of the files that paths mean: files, folders, patterns, members of a zip [bytes].
+
+    Raises InputError for a path that leads to no file.
+    """
+    return sum(file.stat().st_size for part in parts for file in find_files(part).files)
 
 
 def _check_times(

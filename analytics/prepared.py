@@ -1,12 +1,13 @@
-"""What a preparation said of a store: read again from the store, and as it may be published.
+"""What a preparation says of a store: to who asked for it, and as it may be published.
 
-Before: store.json and the arrays.   After: `seqscale profile STORE`, the receipt.
+Before: a store on disk.   After: the flow, the receipt, the profile, `seqscale prepare`.
 Price: one pass over the times.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,37 @@ import numpy as np
 
 from analytics.group_size import MIN_GROUP_USERS, length_summary
 from analytics.store import SequenceStore, open_store
-from analytics.store_making import PreparedData, utc_of
 
 
-def prepared_of(store: SequenceStore) -> PreparedData:
-    """What a preparation said of a store, read from the store itself; warnings are not kept."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreparedData:
+    """A prepared set of sequences and where it lies; plain values only, so it travels as JSON."""
+
+    store_dir: str
+    dataset_id: str
+    dataset_name: str
+    source_sha256: str
+    terms: str
+    num_rows_read: int
+    num_rows_kept: int
+    dropped_rows: dict[str, int]  # by reason; read = kept + their sum
+    num_users: int
+    num_items: int
+    min_length: int  # events of the shortest history
+    median_length: float
+    max_length: int
+    tied_share: float  # share of events whose user has another at that time
+    first_event_utc: str
+    last_event_utc: str
+    num_in_split: dict[str, int]
+    has_times: bool
+    is_pseudonymised: bool
+    decisions: list[dict[str, str]]  # how each file was read
+    warnings: list[str]
+
+
+def prepared_of(store: SequenceStore, warnings: Sequence[str] = ()) -> PreparedData:
+    """What a preparation says of a store, read from the store itself."""
     header, lengths = store.header, store.lengths()
     return PreparedData(
         store_dir=str(store.path.resolve()),
@@ -41,7 +68,7 @@ def prepared_of(store: SequenceStore) -> PreparedData:
         has_times=header.has_times,
         is_pseudonymised=header.pseudonyms is not None,
         decisions=[source["decision"] for source in header.sources],
-        warnings=[],
+        warnings=list(warnings),
     )
 
 
@@ -55,3 +82,8 @@ def published(prepared: PreparedData, min_group_users: int = MIN_GROUP_USERS) ->
     for name in ("first_event_utc", "last_event_utc"):
         data[name] = data[name][:10]  # the very first event is one person's
     return data
+
+
+def utc_of(time_us: int) -> str:
+    """Microseconds since 1970 as ISO 8601 to the second, UTC."""
+    return f"{np.datetime_as_string(np.datetime64(time_us, 'us'), unit='s')}Z"

@@ -1,8 +1,8 @@
 """The rules that decide, from whole histories, which events a store keeps.
 
 Applied in this order, each counting what it drops: target_before_history (only of given split
-files), exact_duplicate, repeated_pair, outside_core, user_too_short, beyond_max_history. What only
-needs one row (a missing id, an unreadable time) was decided in coding.py. The same function serves
+files), exact_duplicate, repeated_pair, outside_core, user_too_short, beyond_max_history. What needs
+one row only (a missing id, an unreadable time) was decided in ordering.py. The same function serves
 a first preparation, an appended day and an erasure, so these cannot come to different stores.
 
 Before: events.py's columns.   After: store_making.py writes what is kept and what is set aside.

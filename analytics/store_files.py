@@ -1,7 +1,7 @@
 """Writes kept events and their maps as the files of a store, and hashes what they say.
 
 Before: rules.py and splits.py decided over events.py's columns; coding.py's tables name the codes.
-After: interactions.py writes the header last and renames the folder.
+After: store_making.py writes the header last and renames the folder.
 Price: one pass over the events; beside the columns memory holds one chunk of four million events.
 """
 
@@ -33,9 +33,6 @@ class Written:
     num_users: int
     num_items: int
     num_tied: int  # events whose user has another at that time
-    first_us: int
-    last_us: int
-    lengths: npt.NDArray[np.int64]  # shape (num_users,)
 
 
 def write_files(
@@ -77,9 +74,6 @@ def write_files(
         num_users=len(lengths),
         num_items=int(item_I.sum()),
         num_tied=num_tied,
-        first_us=int(kept.times.min()) if len(kept) else 0,
-        last_us=int(kept.times.max()) if len(kept) else 0,
-        lengths=lengths,
     )
 
 

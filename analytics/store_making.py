@@ -25,6 +25,7 @@ from analytics.data_sheet import write_data_sheet
 from analytics.errors import InputError
 from analytics.events import Events
 from analytics.preparation import Preparation
+from analytics.prepared import PreparedData, prepared_of
 from analytics.pseudonyms import SCHEME
 from analytics.splits import split_codes
 from analytics.store import (
@@ -35,39 +36,13 @@ from analytics.store import (
     VALIDATION,
     Splits,
     StoreHeader,
+    open_store,
     write_header,
 )
 from analytics.store_files import Written, write_files
 from analytics.workplace import is_storage_failure, put_in_place, storage_error, working_folder
 
 Announce = Callable[[Path, StoreHeader], None]  # the store's folder, still aside, and its header
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PreparedData:
-    """A prepared set of sequences and where it lies; plain values only, so it travels as JSON."""
-
-    store_dir: str
-    dataset_id: str
-    dataset_name: str
-    source_sha256: str
-    terms: str
-    num_rows_read: int
-    num_rows_kept: int
-    dropped_rows: dict[str, int]  # by reason; read = kept + their sum
-    num_users: int
-    num_items: int
-    min_length: int  # events of the shortest history
-    median_length: float
-    max_length: int
-    tied_share: float  # share of events whose user has another at that time
-    first_event_utc: str
-    last_event_utc: str
-    num_in_split: dict[str, int]
-    has_times: bool
-    is_pseudonymised: bool
-    decisions: list[dict[str, str]]  # how each file was read
-    warnings: list[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,13 +103,14 @@ def finish(
     store_folder.mkdir(mode=0o700)
     written = write_files(connection, store_folder, events, reason_N, kept, split_K, about.actions)
     header = _header(about, kept, split_K, dropped, written)
-    write_data_sheet(store_folder, header, first_us=written.first_us, last_us=written.last_us)
+    first_us, last_us = int(kept.times.min()), int(kept.times.max())
+    write_data_sheet(store_folder, header, first_us=first_us, last_us=last_us)
     write_header(store_folder, header)
     if announce is not None:
         announce(store_folder, header)
     final = (stores_dir.resolve() / header.dataset_id) if out is None else out.resolve()
     put_in_place(store_folder, final)
-    return _prepared(final, header, written, about)
+    return prepared_of(open_store(final), about.warnings)
 
 
 def check_split_laws(kept: Events, split_K: Splits) -> None:
@@ -185,38 +161,6 @@ def _header(
         pseudonyms=None if about.key_id is None else {"scheme": SCHEME, "key_id": about.key_id},
         data_sheet=about.data_sheet,
     )
-
-
-def _prepared(final: Path, header: StoreHeader, written: Written, about: About) -> PreparedData:
-    lengths = written.lengths
-    return PreparedData(
-        store_dir=str(final),
-        dataset_id=header.dataset_id,
-        dataset_name=header.dataset_name,
-        source_sha256=header.source_sha256,
-        terms=header.terms,
-        num_rows_read=header.num_rows_read,
-        num_rows_kept=header.num_events,
-        dropped_rows=header.dropped_rows,
-        num_users=header.num_users,
-        num_items=header.num_items,
-        min_length=int(lengths.min()),
-        median_length=float(np.median(lengths)),
-        max_length=int(lengths.max()),
-        tied_share=header.tied_share,
-        first_event_utc=utc_of(written.first_us) if header.has_times else "",
-        last_event_utc=utc_of(written.last_us) if header.has_times else "",
-        num_in_split=header.num_in_split,
-        has_times=header.has_times,
-        is_pseudonymised=header.pseudonyms is not None,
-        decisions=[source["decision"] for source in header.sources],
-        warnings=about.warnings,
-    )
-
-
-def utc_of(time_us: int) -> str:
-    """Microseconds since 1970 as ISO 8601 to the second, UTC."""
-    return f"{np.datetime_as_string(np.datetime64(time_us, 'us'), unit='s')}Z"
 
 
 def now_utc() -> str:

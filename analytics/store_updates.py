@@ -23,12 +23,13 @@ from analytics.errors import ConfigError, InputError, StoreError
 from analytics.events import Codes, Events, Mask, insertion_places, interleaved
 from analytics.interactions import FORGOTTEN, coded_rows, num_bytes, source_entries
 from analytics.preparation import Preparation, preparation_of
+from analytics.prepared import PreparedData
 from analytics.pseudonyms import PseudonymKey
 from analytics.rules import REASONS as HISTORY_REASONS
 from analytics.sources.scan import ReadingOptions, Scan, open_scans
 from analytics.store import SequenceStore, StoreHeader, open_store
 from analytics.store_events import clean_events
-from analytics.store_making import About, Announce, PreparedData, at_work, finish, now_utc
+from analytics.store_making import About, Announce, at_work, finish, now_utc
 from analytics.workplace import connect
 
 __all__ = ["append", "expire", "without_users"]

@@ -1,6 +1,6 @@
 """What the readers of the several formats hand on: cells of an event as SQL, not yet understood.
 
-Before: delimited.py, lists.py, json_lines.py, parquet.py.   After: times.py, then scan.py.
+Before: delimited.py, lists.py, json_objects.py, parquet.py.   After: times.py, then scan.py.
 Price: none; nothing is read before the statement runs.
 """
 
