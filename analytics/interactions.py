@@ -20,10 +20,10 @@ from analytics.coding import CodedRows, code_rows
 from analytics.data_sheet import TO_FILL
 from analytics.errors import ConfigError, InputError
 from analytics.group_size import MIN_GROUP_USERS, length_summary
-from analytics.ordering import RowRules
 from analytics.preparation import Preparation
 from analytics.prepared import PreparedData
 from analytics.pseudonyms import PseudonymKey
+from analytics.row_rules import RowRules
 from analytics.schema import DimDataset, FactDroppedRows
 from analytics.sources.files import find_files
 from analytics.sources.scan import ReadingOptions, Scan, file_sha256, open_scans

@@ -10,6 +10,7 @@ import duckdb
 import numpy as np
 import pytest
 
+from analytics import workplace
 from analytics.errors import InputError
 from analytics.interactions import PreparedData, dataset_records, prepare
 from analytics.preparation import Preparation
@@ -354,6 +355,28 @@ def test_side_columns_and_splits_lie_beside_the_events(tmp_path: Path) -> None:
     assert [rating for _, rating, _ in long[1:]] == [3.5, 5.0]
     assert np.isnan(long[0][1])
     assert short == [("view", 1.0, "train")]
+
+
+def test_little_memory_spills_within_bounds_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    draw = np.random.default_rng(5)
+    users, items = draw.integers(0, 40_000, 800_000), draw.integers(0, 90_000, 800_000)
+    lines = (
+        f"user-{u},item-{i},{at}\n" for at, (u, i) in enumerate(zip(users, items, strict=True))
+    )
+    path.write_text("user,item,time\n" + "".join(lines))
+    stores = tmp_path / "stores"
+    with workplace.working_folder(stores) as folder:
+        size = path.stat().st_size
+        con = workplace.connect(folder, num_source_bytes=size, memory_limit_gib=0.06)
+        limits = con.execute(
+            "SELECT current_setting('memory_limit'), current_setting('max_temp_directory_size')"
+        ).fetchone()
+        con.close()
+    assert limits == ("61.0 MiB", "4.0 GiB")  # 0.06 GiB; 4 GiB and twenty times 22 MB, rounded
+    small = prepare(path, stores, memory_limit_gib=0.06)
+    assert [p.name for p in stores.iterdir()] == [small.dataset_id]
+    assert prepare(path, tmp_path / "other").dataset_id == small.dataset_id
 
 
 # real files

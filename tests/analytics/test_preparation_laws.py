@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analytics import coding
+from analytics import staging
 from analytics.errors import ConfigError, InputError
 from analytics.interactions import PreparedData, prepare
 from analytics.preparation import DAY_US, Preparation, preparation_of
@@ -158,12 +158,12 @@ def test_two_ids_of_one_hash_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a hash that only knows the first letter, until salt is added
-    weak = coding._hash
+    weak = staging.hash_sql
 
     def first_letter(cell: str, salt: int) -> str:
         return weak(f"left(CAST({cell} AS VARCHAR), 1)" if salt == 0 else cell, salt)
 
-    monkeypatch.setattr(coding, "_hash", first_letter)
+    monkeypatch.setattr(staging, "hash_sql", first_letter)
     rows = [(user, item, "1", "") for user in ("ann", "abe") for item in ("xy", "xz", "y")]
     made = store_of(tmp_path, rows, Preparation(history=HistoryRules(min_history=1)))
     assert (made.num_users, made.num_items, made.num_rows_kept) == (2, 3, 6)
