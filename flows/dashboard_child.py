@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from analytics.errors import ConfigError
+from analytics.pseudonyms import KEY_VARIABLE
 from flows.run import require
 from flows.settings import set_environment
 
@@ -26,7 +27,7 @@ def serve(runs_dir: Path, *, port: int, open_browser: bool) -> int:
     require({"streamlit": "dashboard", "altair": "dashboard"}, "dashboard")
     set_environment()
     environment = {**os.environ, "SEQSCALE_RUNS_DIR": str(runs_dir.resolve())}
-    environment.pop("SEQSCALE_PSEUDONYM_KEY", None)
+    environment.pop(KEY_VARIABLE, None)
     command = dashboard_command(port=port, open_browser=open_browser)
     with subprocess.Popen(command, env=environment) as child:
         try:

@@ -79,9 +79,11 @@ def test_a_folder_without_a_store_names_the_command(tmp_path: Path) -> None:
 def test_another_version_is_refused(folder: Path, version: int | None) -> None:
     raw = json.loads((folder / "store.json").read_text())
     (folder / "store.json").write_text(json.dumps(raw | {"schema_version": version}))
-    message = f"version {version}, but this seqscale reads version 2. .*seqscale prepare FILE --out"
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(StoreError) as refused:
         open_store(folder)
+    told = str(refused.value)
+    assert f"version {version}, but this seqscale reads version 2. " in told
+    assert told.endswith(f"delete {folder}, then 'seqscale prepare FILE --out {folder}'.")
 
 
 @pytest.mark.parametrize(

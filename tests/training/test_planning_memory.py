@@ -95,7 +95,7 @@ def test_on_large_batches_the_limit_costs_little_balance() -> None:
 @pytest.mark.parametrize(
     ("tokens", "num_ranks", "limit", "message"),
     [
-        ([30, 5], 2, 20, r"A sequence has 30 events, more than the 20.*at least 30"),
+        ([30, 5], 2, 20, r"A sequence has 30 events.* 20 .*--max-tokens-per-rank .*least 30.*--cut-giants"),
         ([15] * 5, 2, 30, r"global batch has 75 events.*2 ranks of at most 30.*\(60\).*least 38"),
         ([15, 15, 15], 2, 29, r"No placement was found of 3 sequences with 45 events on 2 ranks"),
     ],
@@ -103,5 +103,7 @@ def test_on_large_batches_the_limit_costs_little_balance() -> None:
 def test_what_cannot_fit_is_refused_with_the_figures(
     tokens: list[int], num_ranks: int, limit: int, message: str
 ) -> None:
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(PlanError, match=message) as refused:
         placed(tokens, [1.0] * len(tokens), num_ranks, limit)
+    # as it is typed, and as it stands in a configuration
+    assert "--max-tokens-per-rank (max_tokens_per_rank)" in str(refused.value)

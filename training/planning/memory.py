@@ -18,6 +18,7 @@ from training.planning.placement import Place
 
 Ints = npt.NDArray[np.int64]
 _SEARCH_NODES = 100_000  # about a tenth of a second
+_LIMIT = "--max-tokens-per-rank (max_tokens_per_rank)"
 
 
 def place_within_tokens(
@@ -54,8 +55,8 @@ def place_within_tokens(
     if packed_N is None:
         raise PlanError(
             f"No placement was found of {len(token_N)} sequences with {int(token_N.sum()):,} "
-            f"events on {num_ranks} ranks of at most {max_tokens:,} each. Raise "
-            "max_tokens_per_rank a little or lower --batch."
+            f"events on {num_ranks} ranks of at most {max_tokens:,} each. Raise {_LIMIT} a little "
+            "or lower --batch."
         )
     return packed_N
 
@@ -65,14 +66,14 @@ def _check_totals(token_N: Ints, num_ranks: int, max_tokens: int) -> None:
     if largest > max_tokens:
         raise PlanError(
             f"A sequence has {largest:,} events, more than the {max_tokens:,} that a rank may "
-            f"hold. Raise max_tokens_per_rank to at least {largest}, lower max_length, or let "
-            "split_giants cut it."
+            f"hold. Raise {_LIMIT} to at least {largest}, lower max_length, or let --cut-giants "
+            "(split_giants) cut it."
         )
     if total > num_ranks * max_tokens:
         raise PlanError(
             f"A global batch has {total:,} events, more than {num_ranks} ranks of at most "
-            f"{max_tokens:,} each hold ({num_ranks * max_tokens:,}). Raise max_tokens_per_rank to "
-            f"at least {-(-total // num_ranks)}, lower --batch or raise --ranks."
+            f"{max_tokens:,} each hold ({num_ranks * max_tokens:,}). Raise {_LIMIT} to at least "
+            f"{-(-total // num_ranks)}, lower --batch or raise --ranks."
         )
 
 
