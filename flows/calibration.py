@@ -20,6 +20,7 @@ from typing import Any
 
 from analytics.errors import LaunchError, SeqscaleError
 from analytics.locks import held
+from flows.private import private_folder
 from infra.launchers.local import run_child
 from training.config import RunConfig, content_hash, to_json
 from training.planning.cost import CostModel
@@ -43,8 +44,7 @@ def calibrated_cost(
     stop: when set by another thread, the measuring child is ended.
     Raises LaunchError when the child fails.
     """
-    folder = work_dir / "cost"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = private_folder(work_dir / "cost")
     path = folder / f"{cost_key(config)}.json"
     lock_path = path.with_suffix(".lock")
 

@@ -93,7 +93,7 @@ def run(
     """Run the whole pipeline: prepare, profile, plan, train, evaluate, register, load, export."""
     from flows.console import reporting
     from flows.receipt import show
-    from flows.request import RunRequest, configure, new_pipeline_id
+    from flows.request import RunRequest, configure, new_pipeline_id, source_of
     from flows.run import run as run_pipeline
     from infra.prices import price
     from training.recipes import recipe as recipe_named
@@ -126,7 +126,7 @@ def run(
             test_file=None if files is None else files.test,
             purpose=named.purpose,
             lawful_basis=named.lawful_basis,
-            **_source(interactions, reading, naming),
+            **source_of(interactions, reading, naming),
         )
         receipt = run_pipeline(request)
     _print(receipt, as_json, show)
@@ -322,33 +322,6 @@ def _told_to_end(number: int, _frame: object) -> None:
     """End in order: what was begun is cleaned up, children are stopped, the reason is said."""
     typer.echo(f"seqscale: ended by {signal.Signals(number).name}.", err=True)
     sys.exit(128 + number)
-
-
-def _source(interactions: str | None, reading: ReadingFlags, naming: NamingFlags) -> dict[str, Any]:
-    """What is read and how: the given files, or the catalogue's MovieLens-100K, whose ids are
-    public already.
-    """
-    import dataclasses
-
-    from analytics.catalogue import CATALOGUE, default_cache_dir, fetch
-
-    if interactions is not None:
-        return {
-            "interactions": str(Path(interactions).resolve()),
-            "reading": reading.reading(),
-            "dataset_name": naming.name,
-            "terms": naming.terms,
-            "keep_user_ids": naming.keep_user_ids,
-        }
-    entry = CATALOGUE[DEFAULT_DATASET]
-    said = {name: value for name, value in dataclasses.asdict(reading).items() if value is not None}
-    return {
-        "interactions": str(fetch(DEFAULT_DATASET, default_cache_dir())),
-        "reading": dataclasses.replace(entry.reading, **said),
-        "dataset_name": naming.name or DEFAULT_DATASET,
-        "terms": entry.terms,
-        "keep_user_ids": True,
-    }
 
 
 def _print(result: Any, as_json: bool, show: Any) -> None:

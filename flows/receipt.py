@@ -16,6 +16,7 @@ from analytics.compare import compare_arms
 from analytics.interactions import PreparedData
 from analytics.prepared import published
 from analytics.warehouse import open_published
+from flows.private import FILE_MODE, write_json
 from flows.receipt_lines import (
     comparison_lines,
     device_lines,
@@ -25,7 +26,6 @@ from flows.receipt_lines import (
     table_cells,
 )
 from flows.request import RunRequest
-from flows.steps import write_json
 from flows.tracking import tracking_uri
 
 Json = dict[str, Any]
@@ -37,6 +37,7 @@ def receipt_step(request: RunRequest, prepared: PreparedData) -> Json:
     write_json(request.pipeline_dir / "receipt.json", made)
     path = request.pipeline_dir / "receipt.md"
     aside = path.with_name(path.name + ".part")
+    aside.touch(mode=FILE_MODE)
     aside.write_text(markdown(made), encoding="utf-8")
     aside.replace(path)
     return made

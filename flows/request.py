@@ -9,17 +9,24 @@ import dataclasses
 import datetime
 import re
 import secrets
+import typing
 from pathlib import Path
 from typing import Any
 
+from analytics.catalogue import CATALOGUE, default_cache_dir, fetch
 from analytics.errors import ConfigError
 from analytics.group_size import MIN_GROUP_USERS, check_group_users
 from analytics.interactions import TO_FILL, Naming, SplitFiles
 from analytics.preparation import Preparation
 from analytics.schema import DimPrice
 from analytics.sources.options import ReadingOptions
+from flows.private import FOLDER_MODE
 from training.config import RunConfig
 
+if typing.TYPE_CHECKING:
+    from flows.options import NamingFlags, ReadingFlags
+
+DEFAULT_DATASET = "ml-100k"
 _PIPELINE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 # names of the runs folder's own; its files all have a dot
 _TAKEN = ("erasures", "export", "mlartifacts")
@@ -42,7 +49,7 @@ class RunRequest:
     test_file: str | None = None
     purpose: str = TO_FILL  # for the data sheet
     lawful_basis: str = TO_FILL
-    keep_user_ids: bool = True  # False: pseudonyms; the key is found by whoever prepares
+    keep_user_ids: bool = False  # False: pseudonyms; the key is found by whoever prepares
     min_group_users: int = MIN_GROUP_USERS  # no published figure tells of fewer users
     num_train_retries: int = 0  # further attempts after a training that ended badly
     train_timeout_s: float = 86_400.0
@@ -105,6 +112,31 @@ def new_pipeline_id() -> str:
     return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
+def source_of(
+    interactions: str | None, reading: ReadingFlags, naming: NamingFlags
+) -> dict[str, Any]:
+    """What is read and how, as fields of a request: the given files, or the catalogue's
+    MovieLens-100K, whose ids are public already.
+    """
+    if interactions is not None:
+        return {
+            "interactions": str(Path(interactions).resolve()),
+            "reading": reading.reading(),
+            "dataset_name": naming.name,
+            "terms": naming.terms,
+            "keep_user_ids": naming.keep_user_ids,
+        }
+    entry = CATALOGUE[DEFAULT_DATASET]
+    said = {name: value for name, value in dataclasses.asdict(reading).items() if value is not None}
+    return {
+        "interactions": str(fetch(DEFAULT_DATASET, default_cache_dir())),
+        "reading": dataclasses.replace(entry.reading, **said),
+        "dataset_name": naming.name or DEFAULT_DATASET,
+        "terms": entry.terms,
+        "keep_user_ids": True,
+    }
+
+
 def configure(
     base: RunConfig,
     *,
@@ -141,12 +173,12 @@ def check_free(request: RunRequest) -> None:
 
 
 def claim(request: RunRequest) -> Path:
-    """Make the folder of this start; it belongs to nobody else.
+    """Make the folder of this start; it belongs to nobody else, and nobody else can enter it.
 
     Raises ConfigError when it is already there.
     """
     try:
-        request.pipeline_dir.mkdir(parents=True, exist_ok=False)
+        request.pipeline_dir.mkdir(parents=True, exist_ok=False, mode=FOLDER_MODE)
     except FileExistsError:
         check_free(request)
         raise

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from analytics.errors import LaunchError
 from analytics.locks import held
+from flows.private import private_folder
 from flows.settings import configured_api_url, prefect_home
 from infra.launchers.local import background_child
 
@@ -45,8 +46,7 @@ def api_server(runs_dir: Path) -> Iterator[Callable[[], None]]:
     if configured_api_url() is not None:
         yield lambda: None
         return
-    home = prefect_home(runs_dir)
-    home.mkdir(parents=True, exist_ok=True)
+    home = private_folder(prefect_home(runs_dir))
     port_path = home / f"port-{os.getpid()}"
     port_path.unlink(missing_ok=True)
     log_path = home / "server.log"

@@ -13,7 +13,6 @@ import datetime
 import errno
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from analytics.sources.scan import source_sha256
 from analytics.store import open_store, read_header
 from analytics.warehouse import LoadReport, load, publish
 from flows.calibration import calibrated_cost
+from flows.private import close_files, private_folder, write_json
 from flows.request import RunRequest
 from training.config import content_hash
 from training.planning.cost import CostModel
@@ -40,6 +40,7 @@ from training.planning.plan import make_plan, make_run_plan, read_plan, write_pl
 LOGGER = logging.getLogger("seqscale.steps")
 MIN_FREE_BYTES = 256 * 2**20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_ANOTHER_PLACE = "choose another place with --runs-dir"
 
 
 def check_runs_dir(runs_dir: Path, source: str | None = None) -> None:
@@ -49,29 +50,31 @@ def check_runs_dir(runs_dir: Path, source: str | None = None) -> None:
     Raises ConfigError when it cannot be written or is too full.
     """
     try:
-        (runs_dir / ".work").mkdir(parents=True, exist_ok=True)
+        private_folder(runs_dir / ".work")
         with tempfile.TemporaryFile(dir=runs_dir / ".work") as file:
             file.write(b"written to see whether it can be")
         free_bytes = shutil.disk_usage(runs_dir).free
     except OSError as error:
-        raise ConfigError(_unwritable(runs_dir, error)) from error
+        raise ConfigError(_unwritable(runs_dir, error, _ANOTHER_PLACE)) from error
     needed_bytes = MIN_FREE_BYTES + (3 * num_bytes([source]) if source is not None else 0)
     if free_bytes < needed_bytes:
         raise ConfigError(
             f"{runs_dir}: {free_bytes / 2**20:.0f} MiB are free, but a run needs about "
-            f"{needed_bytes / 2**20:.0f} MiB. Free some space, or choose another place with "
-            "--runs-dir."
+            f"{needed_bytes / 2**20:.0f} MiB. Free some space, or {_ANOTHER_PLACE}."
         )
 
 
 @contextlib.contextmanager
-def writing_under(runs_dir: Path) -> Iterator[None]:
-    """Say of a full or read-only disk what a user can do, as ConfigError."""
+def writing_under(place: Path, *, otherwise: str = _ANOTHER_PLACE) -> Iterator[None]:
+    """Say of a full or read-only disk what a user can do, as ConfigError.
+
+    otherwise: how another place is chosen, in words.
+    """
     try:
         yield
     except OSError as error:
         if error.errno in (*_NO_SPACE, errno.EROFS, errno.EACCES, errno.EPERM):
-            raise ConfigError(_unwritable(runs_dir, error)) from error
+            raise ConfigError(_unwritable(place, error, otherwise)) from error
         raise
 
 
@@ -142,6 +145,7 @@ def prepare_step(request: RunRequest) -> PreparedData:
     found = _read_prepared(path)
     if found is not None:
         return found
+    private_folder(request.work)
     prepared = prepare(
         check_source(request),
         request.work / "stores",
@@ -247,10 +251,12 @@ def plan_step(request: RunRequest, prepared: PreparedData, cost: CostModel) -> P
     store, train = open_store(Path(prepared.store_dir)), request.config.train
     LOGGER.info("plan: %d epochs for %d ranks", train.num_epochs, request.config.num_ranks)
     plan = make_run_plan(store.training_lengths(), cost, request.config)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(request.work)
+    private_folder(folder.parent)
     aside = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
         write_plan(plan, aside)
+        close_files(aside)
         if folder.exists() and not is_planned(request, prepared, cost):
             shutil.rmtree(folder)  # an unreadable one
         aside.rename(folder)
@@ -301,15 +307,6 @@ def export_step(request: RunRequest) -> ExportReport:
     return export(request.runs)
 
 
-def write_json(path: Path, content: object) -> None:
-    """Write a JSON file aside and rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-    aside.write_text(text + "\n", encoding="utf-8")
-    aside.replace(path)
-
-
 def _read_prepared(path: Path) -> PreparedData | None:
     try:
         prepared = PreparedData(**json.loads(path.read_text(encoding="utf-8")))
@@ -319,10 +316,9 @@ def _read_prepared(path: Path) -> PreparedData | None:
     return prepared
 
 
-def _unwritable(runs_dir: Path, error: OSError) -> str:
+def _unwritable(place: Path, error: OSError, otherwise: str) -> str:
     what = "is full" if error.errno in _NO_SPACE else "cannot be written"
     return (
-        f"{error.filename or runs_dir} {what} ({error.strerror}). Nothing half-written is taken "
-        "for whole. Free some space or mend the permissions, or choose another place with "
-        "--runs-dir."
+        f"{error.filename or place} {what} ({error.strerror}). Nothing half-written is taken "
+        f"for whole. Free some space or mend the permissions, or {otherwise}."
     )

@@ -18,8 +18,8 @@ from analytics.group_size import rounded_up
 from analytics.interactions import PreparedData
 from analytics.schema import DimModel
 from flows.console import report
+from flows.private import FOLDER_MODE, write_json
 from flows.request import RunRequest
-from flows.steps import write_json
 from infra.launchers.local import background_child, run_child, run_ranks
 from training.config import RunConfig, TrainJob, to_json
 
@@ -33,7 +33,7 @@ def new_job(request: RunRequest, prepared: PreparedData, plan_dir: Path) -> Trai
     """A new attempt: its folder, claimed, and its job file in it."""
     attempt = len(attempts(request))
     attempt_dir = request.pipeline_dir / f"attempt-{attempt}"
-    attempt_dir.mkdir(exist_ok=False)
+    attempt_dir.mkdir(exist_ok=False, mode=FOLDER_MODE)
     job = TrainJob(
         pipeline_id=request.pipeline_id,
         attempt=attempt,

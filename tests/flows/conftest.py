@@ -61,6 +61,7 @@ def request_for(interactions: Path, tmp_path: Path) -> Request:
             "config": recipe("smoke_cpu"),
             "price": price("p5.48xlarge", pipeline_id="p1"),
             "reading": ReadingOptions(user="uid", item="sku", time="ts"),
+            "keep_user_ids": True,  # so that no key is needed
         }
         return RunRequest(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import shutil
 import sys
 import threading
@@ -23,8 +24,9 @@ from analytics.pseudonyms import PseudonymKey
 from analytics.rules import HistoryRules
 from analytics.schema import DimDataset, DimModel, DimPrice, FactStragglerForecast
 from analytics.sources.options import ReadingOptions
+from analytics.traces import files_with
 from analytics.warehouse import open_published
-from flows import calibration, console, receipt, request, steps, tracking, training_steps
+from flows import calibration, console, private, receipt, request, steps, tracking, training_steps
 from flows import run as run_module
 from infra.prices import price
 from training.config import from_json, read_job, to_json
@@ -39,7 +41,7 @@ COST = NAMED_COSTS["hstu-8x1024@h100"]
 def with_cost(made: request.RunRequest) -> None:
     """Put a cost model into the calibration's cache."""
     path = made.work / "cost" / f"{calibration.cost_key(made.config)}.json"
-    steps.write_json(path, json.loads(to_json(COST)))
+    private.write_json(path, json.loads(to_json(COST)))
 
 
 def test_a_request_survives_json(request_for: Request) -> None:
@@ -113,8 +115,12 @@ def test_a_full_disk_is_told_before_work_starts(
 
 
 def test_a_disk_that_fills_up_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is full"), steps.writing_under(tmp_path):
-        raise OSError(28, "No space left on device", str(tmp_path / "items.npy"))
+    full = OSError(28, "No space left on device", str(tmp_path / "items.npy"))
+    with pytest.raises(ConfigError, match=r"is full .*--runs-dir\."), steps.writing_under(tmp_path):
+        raise full
+    with pytest.raises(ConfigError) as told, steps.writing_under(tmp_path, otherwise="go away"):
+        raise full
+    assert str(told.value).endswith("or mend the permissions, or go away.")
     with pytest.raises(FileNotFoundError), steps.writing_under(tmp_path):
         raise FileNotFoundError("ours")
 
@@ -136,6 +142,38 @@ def test_both_arms_are_planned_from_the_same_batches_and_the_plan_is_taken_again
     (folder / "plan.json").unlink()
     assert not steps.is_planned(made, prepared, COST)
     assert read_plan(steps.plan_step(made, prepared, COST)).num_steps == plan.num_steps
+
+
+def test_what_tells_of_people_is_closed_to_others_under_any_umask(request_for: Request) -> None:
+    made = request_for()
+    (made.runs / ".work").mkdir(parents=True)
+    (made.runs / ".work").chmod(0o755)  # as an earlier version made it
+    umask = os.umask(0)
+    try:
+        steps.check_runs_dir(made.runs)
+        prepared = steps.prepare_step(made)
+        plan_dir = steps.plan_step(made, prepared, COST)
+        request.claim(made)
+        job = training_steps.new_job(made, prepared, plan_dir)
+    finally:
+        os.umask(umask)
+    found = [made.work, *made.work.rglob("*"), made.pipeline_dir, *made.pipeline_dir.rglob("*")]
+    modes = {path: f"{path.stat().st_mode & 0o777:o}" for path in found}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {"700"}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {"600"}
+    assert {plan_dir, plan_dir / "plan.json", training_steps.job_path(job)} <= set(modes)
+    assert modes[steps.prepared_path(made, None)] == "600"
+
+
+def test_user_ids_become_pseudonyms_unless_a_request_says_otherwise(
+    request_for: Request, interactions: Path
+) -> None:
+    said = {f.name: getattr(request_for(), f.name) for f in dataclasses.fields(request.RunRequest)}
+    del said["keep_user_ids"]
+    made = request.RunRequest(**said)
+    prepared = steps.prepare_step(made)
+    assert prepared.is_pseudonymised
+    assert files_with([Path(prepared.store_dir)], ["klara."]) == []
 
 
 def test_fewer_users_than_ranks_cannot_be_planned(request_for: Request) -> None:
@@ -274,7 +312,7 @@ def test_progress_is_reported_once_a_change(tmp_path: Path) -> None:
         poll = training_steps._watching(tmp_path / "progress.json")
         poll()  # the ranks have not written yet
         progress = {"phase": "train", "done": 3, "total": 30, "arm": "balanced", "loss": 4.5}
-        steps.write_json(tmp_path / "progress.json", progress)
+        private.write_json(tmp_path / "progress.json", progress)
         poll()
         poll()
     finally:
