@@ -28,7 +28,7 @@ from analytics.schema import DimDataset, FactDroppedRows
 from analytics.sources.files import find_files
 from analytics.sources.scan import ReadingOptions, Scan, file_sha256, open_scans
 from analytics.store import SPLIT_NAMES, TEST, TRAIN, VALIDATION, open_store
-from analytics.store_making import About, at_work, finish, now_utc
+from analytics.store_making import About, Announce, at_work, finish, now_utc
 from analytics.workplace import connect
 
 __all__ = ["TO_FILL", "Naming", "PreparedData", "SplitFiles", "dataset_records", "prepare"]
@@ -64,6 +64,7 @@ def prepare(
     naming: Naming | None = None,
     split_files: SplitFiles | None = None,
     out: Path | None = None,
+    announce: Announce | None = None,
     now_us: int | None = None,
     memory_limit_gib: float | None = None,
 ) -> PreparedData:
@@ -71,6 +72,7 @@ def prepare(
 
     stores_dir: the store lies there under its id, unless `out` names its own folder.
     key: pseudonymises user ids; None keeps them as they came.
+    announce: called when the store is whole, before it takes its place.
     now_us: the moment that future and retention are measured from [us since 1970]; None: now.
     Raises InputError for what a file causes, StoreError when the store cannot be written.
     """
@@ -117,7 +119,15 @@ def prepare(
                 has_times=scans[0].has_time,
                 warnings=[warning for scan in scans for warning in scan.warnings],
             )
-            return finish(connection, folder, coded.events, about, stores_dir=stores_dir, out=out)
+            return finish(
+                connection,
+                folder,
+                coded.events,
+                about,
+                stores_dir=stores_dir,
+                out=out,
+                announce=announce,
+            )
 
 
 def dataset_records(prepared: PreparedData, *, min_group_users: int = MIN_GROUP_USERS) -> list[Any]:

@@ -151,8 +151,8 @@ def read_header(path: Path) -> StoreHeader:
     if version != SCHEMA_VERSION:
         raise StoreError(
             f"{path}: a store of version {version}, but this seqscale reads version "
-            f"{SCHEMA_VERSION}. Rebuild it from its source{_source_names(raw)}: delete {path}, then "
-            f"'seqscale prepare FILE --out {path}'."
+            f"{SCHEMA_VERSION}. Rebuild it from its source{_source_names(raw)}: delete {path}, "
+            f"then 'seqscale prepare FILE --out {path}'."
         )
     try:
         return StoreHeader(**raw)

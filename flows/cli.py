@@ -19,10 +19,9 @@ from typing import Annotated, Any
 import typer
 
 from analytics.errors import SeqscaleError
-from flows.options import NamingFlags, ReadingFlags, RuleFlags, with_options
+from flows.options import NamingFlags, ReadingFlags, RuleFlags, given_options, with_options
 
 RUNS_DIR = Path("runs")
-DEFAULT_DATASET = "ml-100k"
 DEFAULT_INSTANCE = "p5.48xlarge"
 DEFAULT_PROFILE_COST = "hstu-8x1024@h100"
 
@@ -135,6 +134,7 @@ def run(
 @app.command()
 @with_options
 def prepare(
+    context: typer.Context,
     reading: ReadingFlags,
     rules: RuleFlags,
     naming: NamingFlags,
@@ -142,6 +142,9 @@ def prepare(
     out: Annotated[Path, typer.Option(help="Folder that becomes the sequence store.")],
     append: Annotated[
         bool, typer.Option("--append", help="Add the rows to the store that is there.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Put it in the place of another store at --out.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -152,8 +155,13 @@ def prepare(
 
     with reporting():
         if append:
+            fixed = given_options(context, RuleFlags, NamingFlags, but=("keep_user_ids",))
             result = append_to(
-                out, path, reading=reading.reading(), keep_user_ids=naming.keep_user_ids
+                out,
+                path,
+                reading=reading.reading(),
+                keep_user_ids=naming.keep_user_ids,
+                fixed=[*fixed, *(["--replace"] if replace else [])],
             )
         else:
             result = prepare_store(
@@ -163,6 +171,7 @@ def prepare(
                 rules=rules,
                 naming=naming.naming(),
                 keep_user_ids=naming.keep_user_ids,
+                replace=replace,
             )
     _print(published(result), as_json, lambda _: show(result))
 
@@ -187,6 +196,7 @@ def fetch(
 @app.command()
 @with_options
 def profile(
+    context: typer.Context,
     reading: ReadingFlags,
     rules: RuleFlags,
     source: Annotated[
@@ -218,6 +228,8 @@ def profile(
             source,
             reading=reading.reading(),
             preparation=rules.preparation(min_history=MIN_HISTORY, max_history=MAX_HISTORY),
+            split_files=rules.split_files(),
+            for_files=given_options(context, ReadingFlags, RuleFlags),
             price=price(instance, region=region, currency=currency, rates=rates),
             num_gpus=gpus,
             sequences_per_rank=sequences_per_rank,

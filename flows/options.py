@@ -177,6 +177,21 @@ class NamingFlags:
         )
 
 
+def given_options(context: typer.Context, *groups: type, but: tuple[str, ...] = ()) -> list[str]:
+    """The options of these groups that were typed, as they are typed, whatever their values.
+
+    but: fields that do not count.
+    """
+    fields = {field.name for group in groups for field in dataclasses.fields(group)} - set(but)
+    given = []
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in fields and source is not None and source.name == "COMMANDLINE":
+            is_off = option.secondary_opts and context.params.get(option.name) is False
+            given.append((option.secondary_opts if is_off else option.opts)[0])
+    return given
+
+
 def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command whose parameters of a group's type become one option for each of its fields."""
     hints = typing.get_type_hints(function, include_extras=True)

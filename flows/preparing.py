@@ -7,6 +7,7 @@ Needs the base install only.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -14,15 +15,22 @@ import typer
 from analytics.errors import ConfigError
 from analytics.interactions import Naming, PreparedData
 from analytics.interactions import prepare as prepare_files
-from analytics.pseudonyms import PseudonymKey, load_key
+from analytics.pseudonyms import (
+    FILE_VARIABLE,
+    KEY_VARIABLE,
+    PseudonymKey,
+    find_key,
+    load_key,
+)
 from analytics.sources.options import ReadingOptions
-from analytics.store import read_header
+from analytics.store import HEADER_NAME, StoreHeader, read_header
 from analytics.store_updates import append
 from flows.options import RuleFlags
 from flows.steps import preparation_lines, writing_under
 from training.config import RunConfig
 
 LOGGER = logging.getLogger("seqscale.prepare")
+_ANOTHER_PLACE = "choose another place with --out"
 MIN_HISTORY = RunConfig.min_history
 MAX_HISTORY = 16_384  # events kept of a user; the longest training length that is in use today
 
@@ -35,15 +43,22 @@ def prepare_store(
     rules: RuleFlags,
     naming: Naming,
     keep_user_ids: bool,
+    replace: bool = False,
 ) -> PreparedData:
     """Make `out` the sequence store of a file, folder or pattern.
 
+    replace: a store of something else that is there may go.
     Raises InputError for what a file causes, ConfigError when `out` holds something else.
     """
-    _check_place(out)
+    _check_place(out, replace=replace)
+
+    def announce(_: Path, header: StoreHeader) -> None:
+        if not replace:
+            _check_same(out, header)
+
     LOGGER.info("prepare: reading %s", source)
-    with writing_under(out):
-        prepared = prepare_files(
+    with writing_under(out, otherwise=_ANOTHER_PLACE):
+        return prepare_files(
             source,
             out.resolve().parent,
             reading=reading,
@@ -52,22 +67,35 @@ def prepare_store(
             naming=naming,
             split_files=rules.split_files(),
             out=out,
+            announce=announce,
         )
-    return prepared
 
 
 def append_to(
-    store_dir: Path, source: str, *, reading: ReadingOptions, keep_user_ids: bool
+    store_dir: Path,
+    source: str,
+    *,
+    reading: ReadingOptions,
+    keep_user_ids: bool,
+    fixed: Sequence[str] = (),
 ) -> PreparedData:
     """Add the rows of new files to a store, by the rules it was made by.
 
-    Raises StoreError when there is no store, ConfigError when its pseudonyms need another key.
+    fixed: options that were given, although the store has settled what they say.
+    Raises StoreError when there is no store, ConfigError for fixed options and when its pseudonyms
+    need another key.
     """
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)}: --append goes by the rules and the names that {store_dir} was "
+            "made with, which stand in its store.json. Leave these options out, or prepare all "
+            "files again with them and --replace."
+        )
     header = read_header(store_dir)
     LOGGER.info("prepare: appending %s to %s", source, store_dir)
-    with writing_under(store_dir):
-        has_pseudonyms = header.pseudonyms is not None and not keep_user_ids
-        return append(store_dir, source, reading=reading, key=_key(not has_pseudonyms))
+    with writing_under(store_dir, otherwise=_ANOTHER_PLACE):
+        key = _key_of(store_dir, header, keep_user_ids)
+        return append(store_dir, source, reading=reading, key=key)
 
 
 def show(prepared: PreparedData) -> None:
@@ -100,12 +128,49 @@ def _key(keep_user_ids: bool) -> PseudonymKey | None:
     return found.key
 
 
-def _check_place(out: Path) -> None:
-    """Raise ConfigError when `out` holds something that is no store."""
-    if out.is_dir() and not any(out.iterdir()):
-        out.rmdir()  # an empty folder is as good as none
-    if out.exists() and not (out / "store.json").is_file():
+def _key_of(store_dir: Path, header: StoreHeader, keep_user_ids: bool) -> PseudonymKey | None:
+    """The key that a store's pseudonyms were made with, as far as there is one; none is made."""
+    if header.pseudonyms is None:
+        return None
+    key_id = header.pseudonyms["key_id"]
+    if keep_user_ids:
+        raise ConfigError(
+            f"{store_dir}: holds pseudonyms, made with the key {key_id}, so user ids cannot be "
+            "kept in it. Leave --keep-user-ids out."
+        )
+    key = find_key()
+    if key is None:
+        raise ConfigError(
+            f"{store_dir}: holds pseudonyms, made with the key {key_id}, and no key was found. "
+            f"Name a file that holds it (mode 0600) with {FILE_VARIABLE}, or give the key itself "
+            f"with {KEY_VARIABLE}."
+        )
+    return key
+
+
+def _check_place(out: Path, *, replace: bool) -> None:
+    """Raise ConfigError when `out` holds something that is no store, StoreError for a store that
+    cannot be read and is not to be replaced. An empty folder is as good as none.
+    """
+    if (out / HEADER_NAME).is_file():
+        if not replace:
+            read_header(out)
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(
             f"{out}: is there and holds no sequence store, so it is not replaced. Give --out a "
             "folder that does not exist yet."
+        )
+
+
+def _check_same(out: Path, made: StoreHeader) -> None:
+    """Raise ConfigError when another store than the one that was made is in its place."""
+    if not (out / HEADER_NAME).is_file():
+        return
+    there = read_header(out)
+    if there.content_sha256 != made.content_sha256:
+        raise ConfigError(
+            f"{out}: holds the store of '{there.dataset_name}' ({there.dataset_id}), which differs "
+            f"from the one just made of '{made.dataset_name}'. Give --replace to put this one in "
+            "its place, --append to add the rows to it, or another folder with --out."
         )

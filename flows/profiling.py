@@ -4,44 +4,49 @@ Before: files of interactions, or a sequence store.   After: the console.
 Needs the base install only: the cost of a sequence is not measured but stated, by the named model
 and device in training/planning/cost.py, and the output says so.
 Price: reading and sorting the file; it is kept in a temporary folder (TMPDIR) and removed. A store
-is opened as it is.
+is opened as it is. `kill -9` leaves that folder, so the store in it has pseudonyms of a throw-away
+key that is written nowhere; only what DuckDB spills while it reads holds ids. The key is drawn from
+the files' own bytes rather than by chance: users stand in the order of their pseudonyms, and a file
+is to be profiled the same each time. That is one more reading of the files, about 1 s a GB.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from analytics.errors import ConfigError
 from analytics.forecasts import SEQUENCES_PER_RANK
 from analytics.group_size import MIN_GROUP_USERS
-from analytics.interactions import PreparedData, prepare
+from analytics.interactions import PreparedData, SplitFiles, prepare
 from analytics.preparation import Preparation
 from analytics.prepared import prepared_of, published
 from analytics.profile import Profile, profile_store
 from analytics.profile_report import profile_markdown
+from analytics.pseudonyms import PseudonymKey
 from analytics.rules import HistoryRules
 from analytics.schema import DimPrice
+from analytics.sources.files import find_files, unreadable
 from analytics.sources.scan import ReadingOptions
 from analytics.store import HEADER_NAME, SequenceStore, open_store
+from flows.preparing import MAX_HISTORY, MIN_HISTORY
 from flows.steps import writing_under
-from training.config import RunConfig, TrainConfig
+from training.config import TrainConfig
 from training.planning.cost import NAMED_COSTS, CostModel
 from training.planning.forecast import FORECAST_RANKS
 
 LOGGER = logging.getLogger("seqscale.profile")
 MAX_BATCH = 4_194_304  # sequences of a global batch; the forecast holds twenty of them
-MAX_HISTORY = 16_384  # events kept of a user; the longest training length that is in use today
-
-
 DEFAULT_PREPARATION = Preparation(
-    history=HistoryRules(min_history=RunConfig.min_history, max_history=MAX_HISTORY)
+    history=HistoryRules(min_history=MIN_HISTORY, max_history=MAX_HISTORY)
 )
+_KEY_PURPOSE = b"seqscale profile, throw-away key"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,16 +90,24 @@ def profile_file(
     seed: int,
     reading: ReadingOptions | None = None,
     preparation: Preparation | None = None,
+    split_files: SplitFiles | None = None,
+    for_files: Sequence[str] = (),
     min_group_users: int = MIN_GROUP_USERS,
     sizes_per_rank: tuple[int, ...] = SEQUENCES_PER_RANK,
 ) -> FileProfile:
     """Profile a sequence store where it lies, or files, prepared in a temporary folder.
 
-    source: a store's folder, else a file, a folder or a glob of interactions; `reading` and
-    `preparation` are for these alone. sizes_per_rank: further sequences per rank to forecast.
+    source: a store's folder, else a file, a folder or a glob of interactions; `reading`,
+    `preparation` and `split_files` are for these alone, and so is what the options named in
+    for_files say. sizes_per_rank: further sequences per rank to forecast.
     Raises InputError for a file that cannot be used, StoreError for a damaged store, ConfigError
-    for an unknown cost model.
+    for an unknown cost model and for options that a store cannot follow.
     """
+    if for_files and _is_store(source):
+        raise ConfigError(
+            f"{', '.join(for_files)}: {source} is a sequence store, which was read and split when "
+            "it was prepared. Leave these options out, or profile the files it was made from."
+        )
     cost = named_cost(cost_name)
     if num_gpus * sequences_per_rank > MAX_BATCH:
         raise ConfigError(
@@ -102,7 +115,7 @@ def profile_file(
             f"{num_gpus * sequences_per_rank:,}; at most {MAX_BATCH:,} are forecast. Lower --gpus "
             "or --sequences-per-rank: shares change little beyond that."
         )
-    with _opened(source, reading, preparation) as (prepared, store):
+    with _opened(source, reading, preparation, split_files) as (prepared, store):
         LOGGER.info("profile: %d users, %d items", prepared.num_users, prepared.num_items)
         made = profile_store(
             store,
@@ -123,24 +136,58 @@ def profile_file(
 
 @contextlib.contextmanager
 def _opened(
-    source: Path | str, reading: ReadingOptions | None, preparation: Preparation | None
+    source: Path | str,
+    reading: ReadingOptions | None,
+    preparation: Preparation | None,
+    split_files: SplitFiles | None,
 ) -> Iterator[tuple[PreparedData, SequenceStore]]:
     """The store that is there, or one that is made for the time of the profile."""
-    if (Path(source) / HEADER_NAME).is_file():
+    if _is_store(source):
         LOGGER.info("profile: opening the store %s", source)
         store = open_store(Path(source))
         yield prepared_of(store), store
         return
     place = Path(tempfile.gettempdir())
-    with writing_under(place), tempfile.TemporaryDirectory(prefix="seqscale-profile-") as folder:
+    parts = [source] if split_files is None else [source, split_files.validation, split_files.test]
+    with (
+        writing_under(place, otherwise="choose another place with TMPDIR"),
+        tempfile.TemporaryDirectory(prefix="seqscale-profile-") as folder,
+    ):
         LOGGER.info("profile: reading %s", source)
         prepared = prepare(
             source,
             Path(folder),
             reading=reading,
             preparation=preparation or DEFAULT_PREPARATION,
+            key=throwaway_key(parts),
+            split_files=split_files,
         )
         yield prepared, open_store(Path(prepared.store_dir))
+
+
+def _is_store(source: Path | str) -> bool:
+    return (Path(source) / HEADER_NAME).is_file()
+
+
+def _keyed() -> hashlib.blake2b:
+    return hashlib.blake2b(key=_KEY_PURPOSE, digest_size=32)
+
+
+def throwaway_key(parts: Sequence[Path | str]) -> PseudonymKey:
+    """A key that only who has all these files can make again, and who has them has the ids.
+
+    BLAKE2b of their bytes: the SHA-256 that a store tells of its sources says nothing of it.
+    Raises InputError when a file cannot be read.
+    """
+    digest = _keyed()
+    for part in parts:
+        try:
+            for path in find_files(part).files:
+                with path.open("rb") as file:
+                    digest.update(hashlib.file_digest(file, _keyed).digest())
+        except OSError as error:
+            raise unreadable(part, error) from error
+    return PseudonymKey(secret=digest.digest(), where="the files' own bytes")
 
 
 def show(result: FileProfile) -> None:

@@ -51,7 +51,7 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
-    for command in ("run", "fetch", "profile", "load", "export", "dashboard"):
+    for command in ("run", "fetch", "prepare", "profile", "load", "export", "dashboard"):
         assert command in done.stdout
 
 

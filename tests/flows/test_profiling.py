@@ -1,14 +1,19 @@
 """`seqscale profile` says the same of a file and of the store made from it, and names nobody."""
 
 import json
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from analytics.errors import ConfigError, StoreError
+from analytics.errors import ConfigError, InputError, StoreError
 from analytics.interactions import prepare
 from analytics.schema import DimPrice
-from flows.profiling import DEFAULT_PREPARATION, FileProfile, profile_file
+from analytics.store import SequenceStore
+from analytics.traces import files_with
+from flows import profiling
+from flows.profiling import DEFAULT_PREPARATION, FileProfile, profile_file, throwaway_key
 
 PRICE = DimPrice(
     pipeline_id="", instance_type="x", cloud="aws", region="r", device_name="H100", num_devices=8,
@@ -38,11 +43,48 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_store_is_profiled_as_the_file_it_came_from(file: Path, tmp_path: Path) -> None:
-    store = prepare(file, tmp_path, preparation=DEFAULT_PREPARATION)
+    # under the same pseudonyms: users stand in their order, and batches are drawn of that
+    key = throwaway_key([file])
+    store = prepare(file, tmp_path, preparation=DEFAULT_PREPARATION, key=key)
     of_file, of_store = profiled(file).plain(), profiled(Path(store.store_dir)).plain()
     assert of_store == of_file
     assert Path(store.store_dir).is_dir()  # it was opened where it lies
     json.dumps(of_store, allow_nan=False)
+
+
+def test_a_killed_profile_leaves_no_user_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, temporary = tmp_path / "events.csv", tmp_path / "tmp"
+    # `brief` is set aside: too few events
+    lines = [f"paper-user-{u},i{(u + e) % 6},{START_S + e}" for u in range(6) for e in range(6)]
+    source.write_text("\n".join(["user,item,time", *lines, f"paper-brief,i1,{START_S}"]))
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    left = []
+
+    def killed(store: SequenceStore, *_: object, **__: object) -> None:
+        left.extend(path.name for path in store.path.iterdir())
+        shutil.copytree(temporary, tmp_path / "left")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(profiling, "profile_store", killed)
+    with pytest.raises(KeyboardInterrupt):
+        profiled(source)
+    assert {"user_map.parquet", "set_aside.parquet"} <= set(left)
+    assert files_with([tmp_path / "left"], ["paper-user", "paper-brief"]) == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_throwaway_key_is_of_the_bytes_of_every_file(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_bytes(file.read_bytes())
+    key_id = throwaway_key([file]).key_id
+    assert throwaway_key([other]).key_id == key_id
+    other.write_bytes(file.read_bytes() + b"\n")
+    assert len({key_id, throwaway_key([other]).key_id, throwaway_key([file, other]).key_id}) == 3
+    with pytest.raises(InputError, match=r"nowhere\.csv"):
+        throwaway_key([tmp_path / "nowhere.csv"])
 
 
 def test_what_is_printed_tells_lengths_of_groups_and_days(file: Path) -> None:

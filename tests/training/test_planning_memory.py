@@ -95,7 +95,12 @@ def test_on_large_batches_the_limit_costs_little_balance() -> None:
 @pytest.mark.parametrize(
     ("tokens", "num_ranks", "limit", "message"),
     [
-        ([30, 5], 2, 20, r"A sequence has 30 events.* 20 .*--max-tokens-per-rank .*least 30.*--cut-giants"),
+        (
+            [30, 5],
+            2,
+            20,
+            r"A sequence has 30 events.* 20 .*--max-tokens-per-rank .*least 30.*--cut-giants",
+        ),
         ([15] * 5, 2, 30, r"global batch has 75 events.*2 ranks of at most 30.*\(60\).*least 38"),
         ([15, 15, 15], 2, 29, r"No placement was found of 3 sequences with 45 events on 2 ranks"),
     ],
