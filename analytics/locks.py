@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 _POLL_S = 0.05  # between two looks; flock itself knows no time-out
 
@@ -22,14 +24,20 @@ def held(
     timeout_s: float,
     late: Callable[[], Exception],
     on_wait: Callable[[], None] | None = None,
-) -> Iterator[None]:
+    mode: int = 0o666,
+) -> Iterator[IO[str]]:
     """Hold the lock of `path` while the block runs; its folder must be there.
 
     late: makes what is raised when another process still holds it after `timeout_s`.
     on_wait: called at every look while waiting; what it raises ends the wait.
+    mode: of the file when it is made, less the umask. Yields the file, which is open.
     """
     deadline = time.monotonic() + timeout_s
-    with path.open("a", encoding="utf-8") as file:
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags, mode)
+
+    with open(path, "a", encoding="utf-8", opener=opened) as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +48,28 @@ def held(
             if on_wait is not None:
                 on_wait()
             time.sleep(_POLL_S)
-        yield
+        yield file
+
+
+@contextlib.contextmanager
+def guarded(path: Path, *, timeout_s: float, late: Callable[[], Exception]) -> Iterator[None]:
+    """Hold the lock of `path`, its owner's alone, while the block runs; leave no file behind.
+
+    A file that a killed process left is taken over. late: as for `held`.
+    """
+    deadline = time.monotonic() + timeout_s
+    is_ours = False
+    while not is_ours:
+        left_s = max(deadline - time.monotonic(), 0.0)
+        with held(path, timeout_s=left_s, late=late, mode=0o600) as file:
+            # who held it before removed it: then we hold a file that nobody else can find
+            with contextlib.suppress(FileNotFoundError):
+                is_ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
+            if is_ours:
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -13,19 +13,22 @@ import numpy as np
 
 from analytics.errors import StoreError
 from analytics.events import Events, interleaved
+from analytics.sources.faults import is_storage_failure
 from analytics.store import UNUSED, VALIDATION, SequenceStore, Splits
 
 
 def clean_events(connection: duckdb.DuckDBPyConnection, store: SequenceStore) -> Events:
     """Every event that the store knows, kept or set aside; makes the tables `users` and `items`.
 
-    Raises StoreError when a map is missing or unreadable.
+    Raises StoreError when a map is missing or unreadable; a full disk goes up as DuckDB tells it.
     """
     try:
         _make_tables(connection, store)
         kept = _kept(connection, store)
         aside, before = _set_aside(connection, store)
     except (duckdb.IOException, duckdb.InvalidInputException) as error:
+        if is_storage_failure(error):  # the store is as good as it was
+            raise
         reason = str(error).splitlines()[0]
         raise StoreError(
             f"{store.path}: {reason}. The store is damaged; delete it and prepare it again with "

@@ -9,6 +9,7 @@ Before: interactions.py and store_updates.py.   After: profile.py, training/plan
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import datetime
 import hashlib
@@ -22,11 +23,13 @@ import numpy as np
 
 from analytics import rules
 from analytics.data_sheet import write_data_sheet
-from analytics.errors import InputError
+from analytics.errors import InputError, StoreError
 from analytics.events import Events
+from analytics.locks import guarded
 from analytics.preparation import Preparation
 from analytics.prepared import PreparedData, prepared_of
 from analytics.pseudonyms import SCHEME
+from analytics.sources.faults import is_storage_failure
 from analytics.splits import split_codes
 from analytics.store import (
     SCHEMA_VERSION,
@@ -40,8 +43,12 @@ from analytics.store import (
     write_header,
 )
 from analytics.store_files import Written, write_files
-from analytics.workplace import is_storage_failure, put_in_place, storage_error, working_folder
+from analytics.workplace import put_in_place, storage_error, working_folder
 
+UPDATE_TIMEOUT_S = 60.0
+_UPDATED: contextvars.ContextVar[frozenset[Path]] = contextvars.ContextVar(
+    "updated", default=frozenset()
+)
 Announce = Callable[[Path, StoreHeader], None]  # the store's folder, still aside, and its header
 
 
@@ -76,6 +83,38 @@ def at_work(beside: Path) -> Iterator[Path]:
         raise
 
 
+@contextlib.contextmanager
+def updating(store_dir: Path) -> Iterator[None]:
+    """From reading a store until its next version is in place: one update of it at a time.
+
+    Else of two that read the same version the later would undo the earlier: an appended day would
+    be lost, or a forgotten person be back. An update within an update passes.
+    Raises StoreError when another is at work for longer than UPDATE_TIMEOUT_S.
+    """
+    place = store_dir.resolve()
+    if place in _UPDATED.get():
+        yield
+        return
+
+    def late() -> StoreError:
+        return StoreError(
+            f"{place}: another update of this store (an append, an erasure or an expiry) is at "
+            "work. Run the command again after that."
+        )
+
+    with contextlib.ExitStack() as stack:
+        lock = place.with_name(f".{place.name}.lock")
+        try:
+            stack.enter_context(guarded(lock, timeout_s=UPDATE_TIMEOUT_S, late=late))
+        except OSError as error:
+            raise storage_error(place, error) from error
+        token = _UPDATED.set(_UPDATED.get() | {place})
+        try:
+            yield
+        finally:
+            _UPDATED.reset(token)
+
+
 def finish(
     connection: duckdb.DuckDBPyConnection,
     folder: Path,
@@ -96,9 +135,10 @@ def finish(
     dropped = about.row_drops | rules.counts_of(reason_N)
     kept = events.chosen(reason_N == rules.KEPT)
     assert about.num_rows_read == len(kept) + sum(dropped.values()), "rows were lost or made"
+    _check_enough(about, kept, dropped)
     split_K = split_codes(kept, about.preparation.split)
     check_split_laws(kept, split_K)
-    _check_enough(about, kept, split_K, dropped)
+    _check_targets(about, split_K, dropped)
     store_folder = folder / "store"
     store_folder.mkdir(mode=0o700)
     written = write_files(connection, store_folder, events, reason_N, kept, split_K, about.actions)
@@ -168,10 +208,14 @@ def now_utc() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _check_enough(about: About, kept: Events, split_K: Splits, dropped: dict[str, int]) -> None:
-    """Raise InputError when what is left cannot be trained on."""
+def _why(dropped: dict[str, int]) -> str:
     counts = ", ".join(f"{reason} {count}" for reason, count in dropped.items() if count)
-    why = f" Dropped: {counts}." if counts else ""
+    return f" Dropped: {counts}." if counts else ""
+
+
+def _check_enough(about: About, kept: Events, dropped: dict[str, int]) -> None:
+    """Raise InputError when what is left cannot be trained on."""
+    why = _why(dropped)
     decision = about.sources[0]["decision"]
     user, item, time = (decision.get(role, "?") for role in ("user", "item", "time"))
     num_users = int((kept.lengths() > 0).sum())
@@ -191,9 +235,13 @@ def _check_enough(about: About, kept: Events, split_K: Splits, dropped: dict[str
             f"{about.name}: only one item is left, so there is nothing to rank.{why} "
             f"Check that '{item}' is the item column."
         )
+
+
+def _check_targets(about: About, split_K: Splits, dropped: dict[str, int]) -> None:
+    """Raise InputError when a split that was asked for has no event."""
     for code, name in ((VALIDATION, "validation"), (TEST, "test")):
         if about.preparation.split.kind != "last" and not (split_K == code).any():
             raise InputError(
                 f"{about.name}: no event is left for {name} ({about.preparation.split.words()})."
-                f"{why} Choose other instants, or --split last."
+                f"{_why(dropped)} Choose other instants, or --split last."
             )

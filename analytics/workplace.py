@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import shutil
 import tempfile
@@ -135,16 +136,12 @@ def is_whole(path: Path) -> bool:
     return all((path / f"{name}.parquet").is_file() for name in MAP_NAMES)
 
 
-def is_storage_failure(error: duckdb.Error) -> bool:
-    """Whether DuckDB failed for want of disk or memory rather than for what it read."""
-    text = str(error).lower()
-    words = ("could not write", "no space", "failed to write", "offload", "fsync", "truncate")
-    return isinstance(error, duckdb.OutOfMemoryException) or any(word in text for word in words)
-
-
 def storage_error(path: Path, error: Exception) -> StoreError:
     """What to tell a user whose disk or memory did not suffice."""
-    reason = str(error).splitlines()[0]
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, duckdb.Error):  # its own words may quote a row
+        is_memory = isinstance(error, duckdb.OutOfMemoryException)
+        reason = "the memory did not suffice" if is_memory else "the disk could not be written"
     return StoreError(
         f"{path}: the sequence store could not be written ({reason}). Nothing half-written was "
         "left. Free disk space (about four times the size of the file is needed), check that the "
@@ -166,7 +163,20 @@ def _exchange(one: Path, other: Path) -> None:
         done = libc.renameat2(
             _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
         )
+        number = ctypes.get_errno()
+        if done != 0 and number not in (errno.ENOSYS, errno.EINVAL):  # not "cannot", but "failed"
+            raise OSError(number, os.strerror(number), str(other))
     if done != 0:
-        aside = one.with_name(f"{one.name}-old")
+        _exchange_in_two(one, other)
+
+
+def _exchange_in_two(one: Path, other: Path) -> None:
+    """Put one folder in another's place, and that one beside the first; or change nothing."""
+    aside = one.with_name(f"{one.name}-old")
+    try:
         other.rename(aside)
         one.rename(other)
+    except BaseException:
+        if aside.exists() and not other.exists():  # else it would go with the working folder
+            aside.rename(other)
+        raise

@@ -1,5 +1,6 @@
 """What a store is made in is closed to others, and nothing of it outlives its process for long."""
 
+import errno
 import os
 import shutil
 import signal
@@ -123,3 +124,49 @@ def test_a_folder_without_a_lock_is_given_a_day(tmp_path):
     os.utime(old, (0, time.time() - 86_500))
     assert remove_dead(tmp_path) == [young]
     shutil.rmtree(young)
+
+
+# exchanging two folders
+
+
+def pair(folder: Path) -> tuple[Path, Path]:
+    for name in ("new", "old"):
+        (folder / name).mkdir()
+        (folder / name / name).touch()
+    return folder / "new", folder / "old"
+
+
+def test_a_kernel_that_cannot_exchange_two_folders_renames_them(tmp_path, monkeypatch):
+    new, old = pair(tmp_path)
+    monkeypatch.setattr(workplace.ctypes, "CDLL", lambda *_, **__: object())
+    workplace._exchange(new, old)
+    assert [path.name for path in old.iterdir()] == ["new"]
+    assert (tmp_path / "new-old" / "old").exists()
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+def test_what_fails_between_two_renames_leaves_the_old_folder_in_its_place(
+    tmp_path, monkeypatch, failure
+):
+    new, old = pair(tmp_path)
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if self == new:
+            raise failure
+        return rename(self, target)
+
+    monkeypatch.setattr(workplace.ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(type(failure)):
+        workplace._exchange(new, old)
+    assert [path.name for path in old.iterdir()] == ["old"]
+    assert [path.name for path in new.iterdir()] == ["new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
+
+
+def test_an_exchange_that_fails_for_another_reason_is_not_tried_in_two(tmp_path, monkeypatch):
+    new, _ = pair(tmp_path)
+    monkeypatch.setattr(workplace, "_exchange_in_two", pytest.fail)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        workplace._exchange(new, tmp_path / "nowhere")
