@@ -10,7 +10,9 @@ from typing import Any
 
 from analytics.erasure import Erasure
 from analytics.errors import StoreError
+from analytics.reasons import EXPIRED
 
+MIN_SEARCHED_BYTES = 8  # a shorter id occurs by chance in many a file
 _NOT_TOUCHED = (
     "not touched: your source files, trained parameters and registered models, backups and other "
     "copies; a file that still has the person brings them back when it is prepared again"
@@ -31,6 +33,8 @@ class ForgetReport:
     not_searched: list[str] = dataclasses.field(default_factory=list)  # why, and how to mend
     num_derived_removed: int = 0
     traces: list[str] = dataclasses.field(default_factory=list)  # files that still hold something
+    unsearched: list[str] = dataclasses.field(default_factory=list)  # files that cannot be read
+    num_short_ids: int = 0  # too short to be told from chance, so not searched for as they came
 
     def plain(self) -> dict[str, Any]:
         """As plain values."""
@@ -46,6 +50,12 @@ class ForgetReport:
                 f"The bytes of an id or a pseudonym are still in {', '.join(self.traces)}. Look "
                 "into these files and delete them; they are no part of a store."
             )
+        if self.unsearched:
+            raise StoreError(
+                f"Not searched for traces, since it could not be read: "
+                f"{', '.join(self.unsearched)}. The erasure is done; make it readable, or end what "
+                "writes to it, and run the same command again, or delete it."
+            )
 
     def lines(self) -> list[str]:
         """For a person, a line each."""
@@ -60,6 +70,12 @@ class ForgetReport:
             lines.append(f"{self.num_derived_removed} plans and cached results were removed")
         if self.num_on_record:
             lines.append(f"on record in fact_erasure, without any id: {self.num_on_record}")
+        if self.num_short_ids:
+            lines.append(
+                f"{_number(self.num_short_ids, 'id')} shorter than {MIN_SEARCHED_BYTES} bytes: no "
+                "file was searched for it as it came, since it occurs by chance; look yourself in "
+                "files that are no stores"
+            )
         lines += self._runs()
         for folder in self.at_work:
             lines.append(f"{folder}: a store is being made there; run this again when it is done")
@@ -84,7 +100,7 @@ def _line(erasure: Erasure) -> str:
     what = f"{erasure.dataset_id}: {rows} of {users}"
     if erasure.new_dataset_id is None:
         return f"{what}, all it had, {erasure.reason}: too little was left, the store is deleted"
-    if erasure.reason == "expired":
+    if erasure.reason == EXPIRED:
         what = f"{erasure.dataset_id}: {rows}, {users} with all of theirs"
     return f"{what} {erasure.reason}; the version after it is {erasure.new_dataset_id}"
 

@@ -34,18 +34,17 @@ from analytics.journal import JournalWriter, read_journal
 from analytics.locks import held
 from analytics.pseudonyms import PseudonymKey, find_key
 from analytics.schema import FactErasure
-from analytics.traces import files_with
+from analytics.traces import TraceSearch, files_with
 from analytics.warehouse import load, publish
 from analytics.workplace import remove_dead
 from flows.derived_files import remove_derived, training_now
-from flows.forget_report import ForgetReport
+from flows.forget_report import MIN_SEARCHED_BYTES, ForgetReport
 
 __all__ = ["ForgetReport", "forget", "read_user_ids"]
 
 LOGGER = logging.getLogger("seqscale.forget")
 ERASURES = "erasures"  # the folder beside the pipelines' that keeps the record
 LOCK_TIMEOUT_S = 60.0
-MIN_SEARCHED_BYTES = 8  # a shorter id occurs by chance in many a file
 
 
 def forget(
@@ -81,12 +80,15 @@ def forget(
         on_record = _on_record(runs_dir)
         num_derived = remove_derived(runs_dir, on_record)
         _into_warehouse(runs_dir, on_record)
+        searched = _traces(runs_dir, places, user_ids or [], key)
         report = dataclasses.replace(
             _report(runs_dir, places, notes.with_earlier(erasures), on_record),
             num_ids=None if user_ids is None else len(user_ids),
             not_searched=not_searched,
             num_derived_removed=num_derived,
-            traces=_traces(runs_dir, places, user_ids or [], key),
+            traces=[str(path) for path in searched.holding],
+            unsearched=[str(path) for path in searched.unsearched],
+            num_short_ids=sum(not _is_searched(user_id) for user_id in user_ids or []),
         )
         notes.end()
     return report
@@ -253,9 +255,15 @@ def _report(
 
 def _traces(
     runs_dir: Path, places: list[StorePlace], user_ids: list[str], key: PseudonymKey | None
-) -> list[str]:
+) -> TraceSearch:
     """Files that still hold a pseudonym, or an id long enough to be told from chance."""
     needles = [key.pseudonym(user_id) for user_id in user_ids] if key is not None else []
-    needles += [user_id for user_id in user_ids if len(user_id.encode()) >= MIN_SEARCHED_BYTES]
+    needles += [user_id for user_id in user_ids if _is_searched(user_id)]
     roots = [runs_dir, *(place.path for place in places if not place.is_named_by_id)]
-    return [str(path) for path in files_with(roots, needles)] if needles else []
+    if not needles:
+        return TraceSearch(holding=[], unsearched=[])
+    return files_with(roots, needles)
+
+
+def _is_searched(user_id: str) -> bool:
+    return len(user_id.encode()) >= MIN_SEARCHED_BYTES

@@ -25,7 +25,7 @@ def erase(data: PreparedData, *users: str, key, in_place: bool = False) -> Erasu
 
 
 def holding(folder: Path, needle: str) -> list[str]:
-    return [path.name for path in traces.files_with([folder], [needle])]
+    return [path.name for path in traces.files_with([folder], [needle]).holding]
 
 
 # forgetting

@@ -27,7 +27,7 @@ def _key(monkeypatch: pytest.MonkeyPatch, shop) -> None:  # type: ignore[no-unty
 
 
 def holding(*roots: Path, needle: str) -> list[Path]:
-    return traces.files_with(roots, [needle])
+    return traces.files_with(roots, [needle]).holding
 
 
 def in_warehouse(runs: Path, needle: str) -> bool:

@@ -183,14 +183,17 @@ def test_no_user_id_leaves_the_source_file_and_pseudonyms_stay_in_the_store(
         ids = sorted({row["uid"] for row in csv.DictReader(file)})
     assert len(ids) == 60
     # the search finds what is there
-    assert files_with([interactions.parent], ids) == [interactions]
-    assert files_with([runs], ids) == []  # stores, journals, logs, warehouse, MLflow, Prefect
+    assert files_with([interactions.parent], ids).holding == [interactions]
+    # stores, journals, logs, warehouse, MLflow, Prefect
+    assert files_with([runs], ids).holding == []
     assert not any(one in finished.stdout + finished.stderr for one in ids)
     key = find_key()
     assert key is not None and f"pseudonyms: a key was made in {key.where}" in finished.stderr
-    holders = {path.name for path in files_with([runs], [key.pseudonym(one) for one in ids])}
+    holders = {
+        path.name for path in files_with([runs], [key.pseudonym(one) for one in ids]).holding
+    }
     assert holders == {"user_map.parquet"}
-    assert files_with([runs], [Path(key.where).read_text().strip()]) == []
+    assert files_with([runs], [Path(key.where).read_text().strip()]).holding == []
 
 
 def test_a_person_is_erased_from_everything_a_run_has_left(
@@ -202,7 +205,7 @@ def test_a_person_is_erased_from_everything_a_run_has_left(
     assert key is not None
     copy = tmp_path / "runs"
     shutil.copytree(runs, copy)
-    assert files_with([copy], [key.pseudonym(person)]) != []
+    assert files_with([copy], [key.pseudonym(person)]).holding != []
     command = [sys.executable, "-m", "flows.cli", "forget", "--user", "-", "--runs-dir", str(copy)]
     done = subprocess.run(
         [*command, "--json"], input=f"{person}\n", capture_output=True, text=True, timeout=120
@@ -215,7 +218,7 @@ def test_a_person_is_erased_from_everything_a_run_has_left(
         (trained,) = con.execute("SELECT DISTINCT dataset_id FROM dim_run").fetchall()
         recorded = con.execute("SELECT dataset_id, num_users FROM fact_erasure").fetchall()
     assert recorded == [(erasure["dataset_id"], 1)] == [(trained[0], 1)]
-    assert files_with([copy], [person, key.pseudonym(person)]) == []
+    assert files_with([copy], [person, key.pseudonym(person)]).holding == []
     assert person not in done.stdout + done.stderr
     again = subprocess.run(
         command, input=f"{person}\n", capture_output=True, text=True, timeout=120
