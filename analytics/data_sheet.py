@@ -13,6 +13,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+from analytics.reasons import FORGOTTEN
 from analytics.store import StoreHeader, read_header
 
 SHEET_NAME = "data_sheet.md"
@@ -30,7 +31,7 @@ def write_data_sheet(folder: Path, header: StoreHeader, *, first_us: int, last_u
 def says_more(made: Path, there: Path) -> bool:
     """Whether the one store's sheet has an entry of a person's that the other's has not."""
     new, old = read_header(made).data_sheet, read_header(there).data_sheet
-    return any(new[name] not in (TO_FILL, old[name]) for name in _FILLED_BY_A_PERSON)
+    return any(new[name] not in (TO_FILL, old.get(name, TO_FILL)) for name in _FILLED_BY_A_PERSON)
 
 
 def data_sheet(header: StoreHeader, *, first_us: int, last_us: int) -> str:
@@ -110,7 +111,7 @@ def _people(header: StoreHeader) -> dict[str, str]:
     return {
         "user ids": who,
         "key": key,
-        "rows of people erased so far": f"{header.dropped_rows.get('forgotten', 0):,}",
+        "rows of people erased so far": f"{header.dropped_rows.get(FORGOTTEN, 0):,}",
         "to erase a person": "seqscale forget --user ID",
     }
 
@@ -127,7 +128,7 @@ def _purpose(header: StoreHeader, first_us: int, last_us: int) -> dict[str, str]
 def _retention(days: int | None, first_us: int, last_us: int) -> str:
     if days is None:
         return "not limited; prepare with --keep-days N to limit it"
-    first, last = _day(first_us + days * _DAY_US), _day(last_us + days * _DAY_US)
+    first, last = (_day(int(time_us) + days * _DAY_US) for time_us in (first_us, last_us))
     return (
         f"{days:,} days after an event; the first kept event expires on {first}, the last on "
         f"{last}. Nothing expires by itself: run 'seqscale forget --expired' regularly"
@@ -156,8 +157,8 @@ def _cell(text: str) -> str:
 
 
 def _day(time_us: int) -> str:
-    since = datetime.timedelta(microseconds=time_us)
+    since = datetime.timedelta(microseconds=int(time_us))
     try:
-        return (datetime.datetime.fromtimestamp(0, datetime.UTC) + since).strftime("%Y-%m-%d")
+        return (datetime.datetime.fromtimestamp(0, datetime.UTC) + since).date().isoformat()
     except OverflowError:
-        return "beyond the year 9999"
+        return "beyond the year 9999" if time_us > 0 else "before the year 1"

@@ -12,23 +12,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 import duckdb
 import numpy as np
 
 from analytics.errors import InputError, StoreError
+from analytics.group_size import MIN_GROUP_USERS
 from analytics.pseudonyms import SCHEME, PseudonymKey
+from analytics.reasons import BEYOND_RETENTION, EXPIRED, FORGOTTEN
 from analytics.schema import FactErasure
+from analytics.sources.faults import is_storage_failure
 from analytics.store import HEADER_NAME, StoreHeader, read_header
-from analytics.store_making import at_work
+from analytics.store_making import at_work, updating
+from analytics.store_rules import rules_of
 from analytics.store_updates import expire, without_users
 from analytics.warehouse import open_published
+from analytics.workplace import storage_error
 
-FORGOTTEN, EXPIRED = "forgotten", "expired"
 _KNOWN = (  # of every user: the rows that a store has of them, kept or set aside
     "SELECT user_id, num_events AS num_rows FROM read_parquet($map) "
     "UNION ALL SELECT user_id, 1 FROM read_parquet($aside)"
@@ -64,7 +70,11 @@ class Erasure:
             return not path.exists()
 
     def record(self) -> FactErasure:
-        """As the warehouse keeps it; the same again for the same version in the same place."""
+        """As the warehouse keeps it; the same again for the same version in the same place.
+
+        Of fewer users than the minimum group the number of rows is not told: of one user it is the
+        length of one history.
+        """
         named = f"{self.reason} {self.dataset_id} {self.store_dir}"
         return FactErasure(
             erasure_id=hashlib.sha256(named.encode()).hexdigest()[:16],
@@ -72,11 +82,12 @@ class Erasure:
             reason=self.reason,
             dataset_id=self.dataset_id,
             new_dataset_id=self.new_dataset_id,
-            num_rows=self.num_rows,
+            num_rows=self.num_rows if self.num_users >= MIN_GROUP_USERS else None,
             num_users=self.num_users,
         )
 
 
+Rest = ParamSpec("Rest")
 Begin = Callable[[Erasure], None]  # called before anything is taken away
 
 
@@ -93,6 +104,21 @@ def stores_under(folder: Path) -> list[Path]:
     )
 
 
+def _alone(
+    erase: Callable[Concatenate[StorePlace, Rest], Erasure | None],
+) -> Callable[Concatenate[StorePlace, Rest], Erasure | None]:
+    """The same with nobody else updating the store, from looking into it until the old one goes."""
+
+    @functools.wraps(erase)
+    def guarded(place: StorePlace, /, *args: Rest.args, **kwargs: Rest.kwargs) -> Erasure | None:
+        read_header(place.path)  # before a lock is made where no store is
+        with updating(place.path):
+            return erase(place, *args, **kwargs)
+
+    return guarded
+
+
+@_alone
 def erase_users(
     place: StorePlace, user_ids: Sequence[str], key: PseudonymKey | None, begin: Begin
 ) -> Erasure | None:
@@ -102,6 +128,7 @@ def erase_users(
     pseudonyms were made with another key.
     """
     header = read_header(place.path)
+    rules_of(place.path, header)  # nothing is begun with a header that lacks an entry
     keys = _keys_of(place.path, header, user_ids, key)
     num_users, num_rows = _counts(place.path, keys)
     if num_users == 0:
@@ -122,19 +149,19 @@ def erase_users(
     return _replaced(place, erased(read_header(Path(made.store_dir))))
 
 
+@_alone
 def erase_expired(place: StorePlace, begin: Begin, *, now_us: int | None = None) -> Erasure | None:
     """Erase what a store's own retention no longer allows; None when there is nothing.
 
     Raises StoreError when the store is damaged or of another version.
     """
     header = read_header(place.path)
-    if header.rules["keep_days"] is None:
+    if rules_of(place.path, header).keep_days is None:
         return None
     announced: list[Erasure] = []
 
     def announce(folder: Path, new: StoreHeader) -> None:
-        reason = "beyond_retention"
-        num_rows = new.dropped_rows[reason] - header.dropped_rows[reason]
+        num_rows = new.dropped_rows[BEYOND_RETENTION] - header.dropped_rows[BEYOND_RETENTION]
         num_users = _counts(place.path)[0] - _counts(folder)[0]
         announced.append(_erasure(EXPIRED, place, header, new.dataset_id, num_rows, num_users))
         begin(announced[-1])
@@ -203,6 +230,8 @@ def _counts(path: Path, user_keys: Sequence[str] | None = None) -> tuple[int, in
                 {"map": str(path / "user_map.parquet"), "aside": str(path / "set_aside.parquet")},
             ).fetchall()
     except duckdb.Error as error:
+        if is_storage_failure(error):
+            raise storage_error(path, error) from error
         raise StoreError(
             f"{path}: cannot be searched ({str(error).splitlines()[0]}). The store is damaged; "
             "delete it and prepare it again with 'seqscale prepare FILE --out DIR'."

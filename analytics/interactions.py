@@ -21,8 +21,9 @@ from analytics.data_sheet import TO_FILL
 from analytics.errors import ConfigError, InputError
 from analytics.group_size import MIN_GROUP_USERS, length_summary
 from analytics.preparation import Preparation
-from analytics.prepared import PreparedData
+from analytics.prepared import PreparedData, published_rows
 from analytics.pseudonyms import PseudonymKey
+from analytics.reasons import FORGOTTEN
 from analytics.row_rules import RowRules
 from analytics.schema import DimDataset, FactDroppedRows
 from analytics.sources.files import find_files
@@ -32,8 +33,6 @@ from analytics.store_making import About, Announce, at_work, finish, now_utc
 from analytics.workplace import connect
 
 __all__ = ["TO_FILL", "Naming", "PreparedData", "SplitFiles", "dataset_records", "prepare"]
-
-FORGOTTEN = "forgotten"  # rows of people who were erased, see store_updates.py
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +103,7 @@ def prepare(
                     for (_, split), found in zip(parts, opened_parts, strict=True)
                     for _ in found
                 ]
-            preparation = _with_format(preparation, scans)
+            preparation = with_format(preparation, scans)
             coded = coded_rows(connection, scans, splits, preparation, key, now_us)
             about = About(
                 name=named.dataset_name or Path(source).name,
@@ -134,16 +133,18 @@ def dataset_records(prepared: PreparedData, *, min_group_users: int = MIN_GROUP_
     """What the warehouse keeps of a prepared set: one DimDataset, one FactDroppedRows a reason.
 
     The lengths are read from the store, which is to be there, and told by the rule of
-    group_size.py: none that fewer than min_group_users users share.
+    group_size.py: none that fewer than min_group_users users share. Rows of people who were erased
+    are in no number.
     """
     lengths = length_summary(open_store(Path(prepared.store_dir)).lengths(), min_group_users)
     in_split = prepared.num_in_split
+    num_rows_read, told = published_rows(prepared.num_rows_read, prepared.dropped_rows)
     dataset = DimDataset(
         dataset_id=prepared.dataset_id,
         dataset_name=prepared.dataset_name,
         source_sha256=prepared.source_sha256,
         terms=prepared.terms,
-        num_rows_read=prepared.num_rows_read,
+        num_rows_read=num_rows_read,
         num_rows_kept=prepared.num_rows_kept,
         num_users=prepared.num_users,
         num_items=prepared.num_items,
@@ -160,7 +161,7 @@ def dataset_records(prepared: PreparedData, *, min_group_users: int = MIN_GROUP_
     )
     dropped = [
         FactDroppedRows(dataset_id=prepared.dataset_id, reason=reason, num_rows=num_rows)
-        for reason, num_rows in prepared.dropped_rows.items()
+        for reason, num_rows in told.items()
     ]
     return [dataset, *dropped]
 
@@ -248,7 +249,7 @@ def _check_times(
     )
 
 
-def _with_format(preparation: Preparation, scans: list[Scan]) -> Preparation:
+def with_format(preparation: Preparation, scans: list[Scan]) -> Preparation:
     """The preparation, dropping the repeats that a format of growing prefixes is made of."""
     if not any(scan.deduplicate for scan in scans):
         return preparation

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 from typing import Any
 
 from analytics.errors import ConfigError
@@ -16,6 +17,7 @@ from analytics.rules import HistoryRules
 from analytics.splits import SplitRule
 
 DAY_US = 86_400_000_000
+MAX_KEEP_DAYS = 36_500  # a hundred years; more is a slip, and leaves what a date can say
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,8 +32,15 @@ class Preparation:
     min_rating: float | None = None  # rows rated lower are dropped
 
     def __post_init__(self) -> None:
-        if self.keep_days is not None and self.keep_days < 1:
-            raise ConfigError(f"keep_days is {self.keep_days}; it must be at least 1.")
+        if self.keep_days is not None and not 1 <= self.keep_days <= MAX_KEEP_DAYS:
+            raise ConfigError(
+                f"keep_days is {self.keep_days}; it must be 1 to {MAX_KEEP_DAYS:,}. Leave "
+                "--keep-days out to keep events without a limit."
+            )
+        if self.min_rating is not None and not math.isfinite(self.min_rating):
+            raise ConfigError(
+                f"min_rating is {self.min_rating}; it must be a finite number. Change --min-rating."
+            )
         if self.not_after is not None:
             instant_us(self.not_after, "--not-after")
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from analytics.group_size import MIN_GROUP_USERS, length_summary
+from analytics.reasons import FORGOTTEN
 from analytics.store import SequenceStore, open_store
 
 
@@ -72,13 +73,27 @@ def prepared_of(store: SequenceStore, warnings: Sequence[str] = ()) -> PreparedD
     )
 
 
+def published_rows(num_rows_read: int, dropped: dict[str, int]) -> tuple[int, dict[str, int]]:
+    """Rows read, and rows dropped by reason, as they may be told to others.
+
+    As if those who were erased had never been in the files: the rows of one forgotten person would
+    be told by their number, or by what is missing from a sum. Read = kept + dropped still holds.
+    """
+    told = {reason: count for reason, count in dropped.items() if reason != FORGOTTEN}
+    return num_rows_read - dropped.get(FORGOTTEN, 0), told
+
+
 def published(prepared: PreparedData, min_group_users: int = MIN_GROUP_USERS) -> dict[str, Any]:
     """A prepared set as it may be told to others: lengths by groups, days for times.
 
-    The store is to be there. Raises ConfigError for a minimum group below 1.
+    Nothing is told of those who were erased. The store is to be there.
+    Raises ConfigError for a minimum group below 1.
     """
     lengths = length_summary(open_store(Path(prepared.store_dir)).lengths(), min_group_users)
     data = dataclasses.asdict(prepared) | dataclasses.asdict(lengths)
+    data["num_rows_read"], data["dropped_rows"] = published_rows(
+        prepared.num_rows_read, prepared.dropped_rows
+    )
     for name in ("first_event_utc", "last_event_utc"):
         data[name] = data[name][:10]  # the very first event is one person's
     return data

@@ -28,6 +28,7 @@ from analytics.group_size import MIN_GROUP_USERS, check_group_users
 from analytics.lengths import length_profile
 from analytics.memory import HSTU_8X1024, ModelShape, memory_profile
 from analytics.popularity import item_counts, popularity_profile
+from analytics.prepared import published_rows
 from analytics.profile_assumptions import assumptions
 from analytics.profile_records import forecast_records, profile_records
 from analytics.profile_report import profile_markdown
@@ -229,6 +230,7 @@ def _priced(forecast: dict[str, Any], price: DimPrice) -> dict[str, Any]:
 
 def _dataset(store: SequenceStore) -> dict[str, Any]:
     header = store.header
+    num_rows_read, dropped = published_rows(header.num_rows_read, header.dropped_rows)
     return {
         "name": header.dataset_name,
         "dataset_id": header.dataset_id,
@@ -236,8 +238,8 @@ def _dataset(store: SequenceStore) -> dict[str, Any]:
         "num_items": header.num_items,
         "num_events": header.num_events,
         "num_in_split": dict(header.num_in_split),
-        "num_rows_read": header.num_rows_read,
-        "dropped_rows": dict(header.dropped_rows),
+        "num_rows_read": num_rows_read,
+        "dropped_rows": dropped,
         "tied_share": header.tied_share,
         "has_times": header.has_times,
         "is_pseudonymised": header.pseudonyms is not None,

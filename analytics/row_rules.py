@@ -13,12 +13,14 @@ import dataclasses
 
 import duckdb
 
+from analytics.reasons import BEYOND_RETENTION
+
 REASONS = (
     "missing_user",
     "missing_item",
     "unparsable_time",
     "future_time",
-    "beyond_retention",
+    BEYOND_RETENTION,
     "missing_rating",
     "below_min_rating",
 )

@@ -12,6 +12,7 @@ Columns are added, never renamed or given a new meaning; a record of before has 
 
 from __future__ import annotations
 
+from analytics.reasons import EXPIRED, FORGOTTEN
 from analytics.records import (
     TABLES,
     Column,
@@ -69,7 +70,9 @@ class DimDataset:
     dataset_name: str = column("Name of the source: a catalogue name or the file's name")
     source_sha256: str = column("SHA-256 of the file that was read")
     terms: str = column("Terms of use of the data, or 'unknown'")
-    num_rows_read: int = column("Rows read from the source", lower=0)
+    num_rows_read: int = column(
+        "Rows read from the source, without those of people erased from the set since", lower=0
+    )
     num_rows_kept: int = column("Rows kept; read = kept + dropped by reason", lower=0)
     num_users: int = column("Sequences, one per user", lower=0)
     num_items: int = column("Distinct items", lower=0)
@@ -106,7 +109,9 @@ class FactDroppedRows:
     """How many rows of a source were not kept, by reason."""
 
     dataset_id: str = column("The prepared set")
-    reason: str = column("Why the rows were dropped")
+    reason: str = column(
+        "Why the rows were dropped, see docs/definitions.md; people erased since are in no number"
+    )
     num_rows: int = column("Rows dropped for this reason", lower=0)
 
 
@@ -116,10 +121,14 @@ class FactErasure:
 
     erasure_id: str = column("Hash of the reason, the version and its place")
     erased_unix_ns: int = column("When, UTC", unit="ns", lower=0)
-    reason: str = column("forgotten (a person asked) or expired (retention)")
+    reason: str = column(f"{FORGOTTEN} (a person asked) or {EXPIRED} (retention)")
     dataset_id: str = column("The version that held the rows; it is no longer kept")
     new_dataset_id: str | None = column("The version after it; NULL when too little was left")
-    num_rows: int = column("Rows erased; all of the version when too little was left", lower=0)
+    num_rows: int | None = column(
+        "Rows erased; all of the version when too little was left; NULL for fewer users than the "
+        "minimum group, whose number of rows is not told",
+        lower=0,
+    )
     num_users: int = column("Users erased with all their rows", lower=0)
 
 

@@ -10,7 +10,6 @@ Price: a pass over the events.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 
 import numpy as np
 
@@ -147,5 +146,4 @@ def instants(events: Events, rule: SplitRule) -> tuple[int, int]:
 
 
 def _utc(time_us: int) -> str:
-    moment = datetime.datetime.fromtimestamp(0, datetime.UTC)
-    return (moment + datetime.timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{np.datetime_as_string(np.datetime64(time_us, 'us'), unit='s')}Z"  # of any year

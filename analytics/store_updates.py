@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,17 @@ import numpy as np
 from analytics.coding import CodedRows
 from analytics.errors import ConfigError, InputError, StoreError
 from analytics.events import Codes, Events, Mask, insertion_places, interleaved
-from analytics.interactions import FORGOTTEN, coded_rows, num_bytes, source_entries
+from analytics.interactions import coded_rows, num_bytes, source_entries, with_format
 from analytics.preparation import Preparation, preparation_of
 from analytics.prepared import PreparedData
 from analytics.pseudonyms import PseudonymKey
+from analytics.reasons import BEYOND_RETENTION, FORGOTTEN
 from analytics.rules import REASONS as HISTORY_REASONS
 from analytics.sources.scan import ReadingOptions, Scan, open_scans
-from analytics.store import SequenceStore, StoreHeader, open_store
+from analytics.store import SequenceStore, StoreHeader, open_store, read_header
 from analytics.store_events import clean_events
-from analytics.store_making import About, Announce, at_work, finish, now_utc
+from analytics.store_making import About, Announce, at_work, finish, now_utc, updating
+from analytics.store_rules import rules_of
 from analytics.workplace import connect
 
 __all__ = ["append", "expire", "without_users"]
@@ -46,13 +49,13 @@ def append(
 ) -> PreparedData:
     """Add a new file's rows to a store, in its place, by the rules it was made by.
 
+    A file whose format repeats rows turns the rule on that drops exact duplicates, as it does when
+    all files are prepared at once.
     Raises StoreError when the store cannot be appended to, ConfigError for a missing or another
     key, InputError for a file that is in it already.
     """
-    store = open_store(store_dir)
-    _check_appendable(store, key)
-    preparation = preparation_of(store.header.rules)
-    with at_work(store_dir.resolve().parent) as folder:
+    with _opened(store_dir) as (store, preparation, folder):
+        _check_appendable(store, key)
         opened = connect(
             folder, num_source_bytes=num_bytes([source]), memory_limit_gib=memory_limit_gib
         )
@@ -61,6 +64,13 @@ def append(
                 source, reading or ReadingOptions(), scratch=folder, connection=connection
             )
             _check_same_kind(store, scans)
+            warnings = [warning for scan in scans for warning in scan.warnings]
+            if (found := with_format(preparation, scans)) != preparation:
+                preparation = found
+                warnings.append(
+                    f"{scans[0].label}: its format repeats rows, so exact duplicates are dropped "
+                    "from now on, also those of the files before it."
+                )
             coded = coded_rows(connection, scans, None, preparation, key, now_us)
             entries = source_entries(scans, coded)
             _check_unread(store, entries)
@@ -72,13 +82,14 @@ def append(
             drops = _row_drops(store.header)
             for reason, count in coded.dropped.items():
                 drops[reason] += count
-            drops["beyond_retention"] += num_expired
+            drops[BEYOND_RETENTION] += num_expired
             about = dataclasses.replace(
                 _about(store, drops),
                 sources=[*store.header.sources, *entries],
                 num_rows_read=store.header.num_rows_read + sum(coded.num_rows),
+                preparation=preparation,
                 actions=actions,
-                warnings=[warning for scan in scans for warning in scan.warnings],
+                warnings=warnings,
             )
             return _finish_in_place(connection, folder, merged, about, store_dir)
 
@@ -98,8 +109,7 @@ def without_users(
     announce: see store_making.finish.
     Raises InputError when too little is left to train on.
     """
-    store = open_store(store_dir)
-    with at_work(store_dir.resolve().parent) as folder:
+    with _opened(store_dir) as (store, _, folder):
         opened = connect(folder, num_source_bytes=0, memory_limit_gib=None)
         with contextlib.closing(opened) as connection:
             events = clean_events(connection, store)
@@ -131,9 +141,7 @@ def expire(
     stores_dir, announce: as for without_users.
     Raises InputError when too little is left to train on.
     """
-    store = open_store(store_dir)
-    preparation = preparation_of(store.header.rules)
-    with at_work(store_dir.resolve().parent) as folder:
+    with _opened(store_dir) as (store, preparation, folder):
         opened = connect(folder, num_source_bytes=0, memory_limit_gib=None)
         with contextlib.closing(opened) as connection:
             events = clean_events(connection, store)
@@ -141,10 +149,21 @@ def expire(
             if num_expired == 0:
                 return None
             drops = _row_drops(store.header)
-            drops["beyond_retention"] += num_expired
+            drops[BEYOND_RETENTION] += num_expired
             about = _about(store, drops)
             place = store_dir
             return _finish_in_place(connection, folder, rest, about, place, stores_dir, announce)
+
+
+@contextlib.contextmanager
+def _opened(store_dir: Path) -> Iterator[tuple[SequenceStore, Preparation, Path]]:
+    """A store that nobody else updates meanwhile, its rules, and a working folder beside it."""
+    read_header(store_dir)  # before a lock is made where no store is
+    with updating(store_dir):
+        store = open_store(store_dir)  # as the update before this one left it
+        preparation = rules_of(store_dir, store.header)
+        with at_work(store_dir.resolve().parent) as folder:
+            yield store, preparation, folder
 
 
 def _finish_in_place(

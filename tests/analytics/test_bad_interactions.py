@@ -1,9 +1,11 @@
 """A file that cannot be used ends with what, where and how to mend, and leaves nothing behind."""
 
+import gzip
 import os
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import duckdb
@@ -14,8 +16,20 @@ from analytics.interactions import PreparedData, prepare
 from analytics.preparation import Preparation
 from analytics.rules import HistoryRules
 from analytics.sources.options import ReadingOptions
+from analytics.splits import SplitRule
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def ran(script: str, *arguments: object, timeout: float = 120) -> str:
+    """What a script prints, in a process of its own that may limit itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def prepared(
@@ -136,11 +150,95 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
         except StoreError as error:
             print("StoreError:", error)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(path), str(tmp_path / "stores")],
-        capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert "StoreError:" in done.stdout, done.stdout + done.stderr
-    assert "could not be written" in done.stdout
+    said = ran(script, path, tmp_path / "stores")
+    assert "StoreError:" in said and "could not be written" in said
     assert list((tmp_path / "stores").iterdir()) == []
+
+
+def test_a_full_disk_is_not_taken_for_a_damaged_store(tmp_path: Path) -> None:
+    # the distinct ids do not fit into the memory given, and the disk takes nothing of them
+    path = tmp_path / "events.csv"
+    rows = (f"user{row % 60_000:040},item{row:040},{row}\n" for row in range(300_000))
+    path.write_text("user,item,time\n" + "".join(rows))
+    made = prepared(path)
+    script = """
+        import resource, sys
+        from pathlib import Path
+        from analytics.errors import StoreError
+        from analytics.store import open_store
+        from analytics.store_events import clean_events
+        from analytics.store_making import at_work
+        from analytics.workplace import connect
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        store = open_store(Path(sys.argv[1]))
+        try:
+            with at_work(store.path.parent) as folder:
+                limited = connect(folder, num_source_bytes=0, memory_limit_gib=0.03)
+                clean_events(limited, store)
+        except StoreError as error:
+            print(type(error.__cause__).__name__, error)
+    """
+    said = ran(script, made.store_dir)
+    assert said.startswith("IOException"), said
+    assert "could not be written (the disk could not be written)" in said
+    assert "damaged" not in said and "user0" not in said
+
+
+def test_what_eats_memory_or_is_cut_off_is_refused_within_bounds(tmp_path: Path) -> None:
+    rows = "user,item,time\n" + "".join(f"u{n},i{n % 7},{n}\n" for n in range(20_000))
+    (tmp_path / "line.csv").write_text("user,item,time\na,x,1\nb," + "y" * 10_000_000 + ",2\n")
+    with (tmp_path / "zero.csv").open("wb") as file:
+        file.truncate(64 * 2**20)  # all holes
+    deep = "[" * 100_000 + "]" * 100_000
+    (tmp_path / "deep.jsonl").write_text(f'{{"user":"a","item":{deep},"time":1}}\n')
+    (tmp_path / "list.json").write_text(deep)
+    plain = tmp_path / "rows.csv"
+    plain.write_text(rows)
+    whole = {"cut.csv.gz": gzip.compress(rows.encode())}
+    for name, form in (("cut.csv.zst", "csv, COMPRESSION zstd"), ("cut.parquet", "parquet")):
+        duckdb.sql(f"COPY (FROM '{plain}') TO '{tmp_path / name}' (FORMAT {form})")
+        whole[name] = (tmp_path / name).read_bytes()
+    with zipfile.ZipFile(tmp_path / "cut.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(plain, "rows.csv")
+    whole["cut.zip"] = (tmp_path / "cut.zip").read_bytes()
+    for name, content in whole.items():
+        (tmp_path / name).write_bytes(content[: len(content) // 2])
+    plain.unlink()
+    script = """
+        import resource, sys
+        from pathlib import Path
+        from analytics.errors import InputError
+        from analytics.interactions import prepare
+        resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
+        for path in sorted(Path(sys.argv[1]).iterdir()):
+            if not path.is_file():
+                continue
+            try:
+                prepare(path, path.parent / "stores", memory_limit_gib=0.5)
+            except InputError as error:
+                assert path.name in str(error) and len(str(error)) < 1_000
+                print(path.name)
+    """
+    names = ["cut.csv.gz", "cut.csv.zst", "cut.parquet", "cut.zip", "deep.jsonl", "line.csv"]
+    assert ran(script, tmp_path, timeout=60).split() == [*names, "list.json", "zero.csv"]
+
+
+def test_nothing_left_is_told_before_a_split_by_time_is_tried(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text("user,item,time\na,x,1\nb,y,2\n")
+    shares = SplitRule(kind="time", validation_share=0.1, test_share=0.1)
+    with pytest.raises(InputError, match=r"none of the 2 rows is left.*user_too_short 2"):
+        prepare(path, tmp_path / "stores", preparation=Preparation(split=shares))
+
+
+@pytest.mark.parametrize("rating", [float("nan"), float("inf"), -float("inf")])
+def test_a_least_rating_is_a_number(rating: float) -> None:
+    with pytest.raises(ConfigError, match=r"min_rating is .*finite"):
+        Preparation(min_rating=rating)
+
+
+def test_retention_is_bounded() -> None:
+    assert Preparation(keep_days=36_500).oldest_us(0) == -36_500 * 86_400_000_000
+    for days in (0, 36_501, 10**30):
+        with pytest.raises(ConfigError, match=r"keep_days is \d+; it must be 1 to 36,500"):
+            Preparation(keep_days=days)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from analytics.data_sheet import data_sheet
 from analytics.errors import InputError
 from analytics.interactions import Naming, PreparedData, prepare
 from analytics.preparation import Preparation
@@ -128,3 +129,13 @@ def test_retention_without_times_is_refused(
     )
     with pytest.raises(InputError, match=r"shop\.csv: has no times, so nothing can expire"):
         made(tmp_path, keep_days=30)
+
+
+def test_times_that_no_calendar_has_are_said_in_words(tmp_path: Path) -> None:
+    header = read_header(Path(made(tmp_path, keep_days=36_500).store_dir))
+    far = 150_000 * 365 * DAY_S * 1_000_000
+    sheet = data_sheet(header, first_us=-far, last_us=far)
+    assert "| first and last event | before the year 1 to beyond the year 9999 |" in sheet
+    assert "expires on before the year 1, the last on beyond the year 9999" in sheet
+    long_ago = data_sheet(header, first_us=-62_135_596_800_000_000, last_us=0)
+    assert "| first and last event | 0001-01-01 to 1970-01-01 |" in long_ago

@@ -7,16 +7,20 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from analytics import erasure, store_making, traces, workplace
 from analytics.erasure import Erasure, StorePlace, erase_expired, erase_users, stores_under
 from analytics.errors import StoreError
-from analytics.interactions import PreparedData, SplitFiles, prepare
+from analytics.interactions import PreparedData, SplitFiles, dataset_records, prepare
 from analytics.preparation import Preparation
+from analytics.prepared import prepared_of, published
+from analytics.profile import _dataset as profile_of
 from analytics.splits import SplitRule
 from analytics.store import open_store, read_header
 from analytics.store_updates import append
+from analytics.warehouse import open_published
 
 
 def erase(data: PreparedData, *users: str, key, in_place: bool = False) -> Erasure | None:  # type: ignore[no-untyped-def]
@@ -270,3 +274,68 @@ def test_appending_a_day_drops_what_is_too_old_by_then(shop):
     assert updated.dropped_rows["beyond_max_history"] == 0
     assert updated.num_rows_kept == 4 * 6
     assert updated.num_rows_read == 4 * 11
+
+
+# what is published
+
+
+def test_what_is_published_adds_up_and_tells_nothing_of_the_forgotten(shop):
+    before = shop.prepared(*shop.NAMES, shop.BRIEF)
+    erase(before, shop.ANNA, key=shop.KEY)
+    [after] = shop.store_dirs()
+    store = open_store(after)
+    assert (store.header.num_rows_read, store.header.dropped_rows["forgotten"]) == (34, 8)
+    data = prepared_of(store)
+    dataset, *dropped = dataset_records(data)
+    told = {record.reason: record.num_rows for record in dropped}
+    assert dataset.num_rows_read == 26 == dataset.num_rows_kept + sum(told.values())
+    assert "forgotten" not in told
+    # as if she had never been in the files
+    path = shop.file("without.csv", *[n for n in (*shop.NAMES, shop.BRIEF) if n != shop.ANNA])
+    preparation = Preparation(history=shop.RULES)
+    never = prepare(path, shop.folder, key=shop.KEY, preparation=preparation, now_us=shop.NOW_US)
+    other, *others = dataset_records(never)
+    assert told == {record.reason: record.num_rows for record in others}
+    assert dataset.num_rows_read == other.num_rows_read
+    for said in (published(data), profile_of(store)):
+        assert (said["num_rows_read"], said["dropped_rows"]) == (26, told)
+
+
+def test_every_set_in_the_warehouse_adds_up(shop, paper):
+    before = shop.prepared(*shop.NAMES, shop.BRIEF, keep_days=95)
+    records = dataset_records(before)
+    erase(before, shop.ANNA, key=shop.KEY)
+    records += dataset_records(prepared_of(open_store(shop.store_dirs()[0])))
+    paper.write(records, writer="flow", attempt=None)
+    paper.publish()
+    with open_published(paper.runs_dir) as con:
+        rows = con.execute(
+            "SELECT num_rows_read, num_rows_kept, sum(num_rows) FROM dim_dataset "
+            "JOIN fact_dropped_rows USING (dataset_id) "
+            "GROUP BY dataset_id, num_rows_read, num_rows_kept"
+        ).fetchall()
+        reasons = con.execute("SELECT DISTINCT reason FROM fact_dropped_rows").fetchall()
+    assert len(rows) == 2
+    assert all(read == kept + dropped for read, kept, dropped in rows)
+    assert ("forgotten",) not in reasons
+
+
+@pytest.mark.parametrize(("num_users", "told"), [(1, None), (9, None), (10, 80)])
+def test_the_number_of_rows_of_few_is_not_put_on_record(num_users, told):
+    done = Erasure(
+        reason="forgotten", store_dir="/s", dataset_id="a", earlier_versions=[],
+        new_dataset_id="b", num_rows=80, num_users=num_users,
+    )  # fmt: skip
+    assert (done.record().num_rows, done.record().num_users) == (told, num_users)
+
+
+def test_too_little_memory_is_not_taken_for_a_damaged_store(shop, monkeypatch):
+    data = shop.prepared(*shop.NAMES)
+
+    def full(*_: object, **__: object) -> None:
+        raise duckdb.OutOfMemoryException("Out of Memory Error: failed to offload 'anna'")
+
+    monkeypatch.setattr(erasure.duckdb, "connect", full)
+    with pytest.raises(StoreError, match="the memory did not suffice") as raised:
+        erase(data, shop.ANNA, key=shop.KEY)
+    assert "damaged" not in str(raised.value) and "anna" not in str(raised.value)

@@ -1,5 +1,13 @@
 """A store that grows day by day equals the one made from all days at once."""
 
+import contextlib
+import contextvars
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from analytics import store_making
+from analytics.erasure import StorePlace, erase_expired, erase_users
 from analytics.errors import ConfigError, InputError, StoreError
 from analytics.interactions import Naming, SplitFiles, prepare
 from analytics.preparation import DAY_US, Preparation
@@ -15,7 +25,8 @@ from analytics.rules import HistoryRules
 from analytics.sources.options import ReadingOptions
 from analytics.splits import SplitRule
 from analytics.store import open_store, read_header
-from analytics.store_updates import append, expire
+from analytics.store_making import updating
+from analytics.store_updates import append, expire, without_users
 
 KEY = PseudonymKey(secret=b"a key for tests, 32 bytes long..", where="a test")
 NAMED = Naming(dataset_name="grown")
@@ -198,3 +209,136 @@ def test_a_store_without_times_takes_no_file_with_times(tmp_path: Path) -> None:
     second = write(tmp_path / "2.csv", [("a", "q", 2, "view", 1.0)])
     with pytest.raises(InputError, match=r"has no times and this file has some.*--time none"):
         append(store, second)
+
+
+APPEND = """
+import sys
+from pathlib import Path
+from analytics import store_updates
+
+clean_events = store_updates.clean_events
+
+def waiting(*given):  # has opened the store, and reads it when told to
+    print("read", flush=True)
+    sys.stdin.readline()
+    return clean_events(*given)
+
+store_updates.clean_events = waiting
+store_updates.append(Path(sys.argv[1]), sys.argv[2])
+"""
+
+
+def test_of_two_appends_at_once_both_days_are_in(tmp_path: Path) -> None:
+    rows = [(user, item, 1, "view", 1.0) for user in "ab" for item in "xyzuv"]
+    store = grown(tmp_path, [write(tmp_path / "1.csv", rows)], Preparation(), None)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    lock = store.with_name(f".{store.name}.lock")
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for number in (2, 3):
+            day = write(tmp_path / f"{number}.csv", [("a", f"q{number}", number, "view", 1.0)])
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", APPEND, str(store), str(day)],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+                )
+            )  # fmt: skip
+            processes[process.stdout] = process
+        [first, *others], _, _ = select.select(list(processes), [], [], 60)
+        assert others == []
+        assert lock.stat().st_mode & 0o777 == 0o600
+        [second] = set(processes) - {first}
+        assert select.select([second], [], [], 1.5)[0] == []  # it waits for the first
+        for output in (first, second):
+            processes[output].communicate("go\n", timeout=60)
+            assert processes[output].returncode == 0
+    header = read_header(store)
+    assert header.num_events == 12
+    assert sorted(source["name"] for source in header.sources) == ["1.csv", "2.csv", "3.csv"]
+    assert not lock.exists()
+
+
+def test_an_update_gives_up_while_another_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(user, item, 1, "view", 1.0) for user in "abc" for item in "xyzuv"]
+    store = grown(tmp_path, [write(tmp_path / "1.csv", rows)], Preparation(), None)
+    day = write(tmp_path / "2.csv", [("a", "q", 2, "view", 1.0)])
+    monkeypatch.setattr(store_making, "UPDATE_TIMEOUT_S", 0.1)
+    said: list[str] = []
+
+    def update() -> None:
+        for one in (
+            lambda: append(store, day),
+            lambda: without_users(store, ["a"]),
+            lambda: erase_users(StorePlace(path=store, is_named_by_id=False), ["a"], None, print),
+        ):
+            try:
+                one()
+            except StoreError as error:
+                said.append(str(error))
+
+    with updating(store):
+        other = threading.Thread(target=contextvars.Context().run, args=(update,))
+        other.start()
+        other.join(timeout=60)
+    assert len(said) == 3 and all("another update of this store" in one for one in said)
+    assert read_header(store).num_events == 15
+    assert append(store, day).num_rows_kept == 16
+
+
+def test_a_file_that_repeats_rows_is_appended_without_the_repeats(tmp_path: Path) -> None:
+    # each row of the second file is a prefix of the next, so its events come several times
+    head = "user_id:token\titem_id:token\ttimestamp:float"
+    lines = [f"{user}\t{item}\t{item}" for user in "ab" for item in (1, 2, 3, 3)]
+    first, second = tmp_path / "1.inter", tmp_path / "2.inter"
+    first.write_text("\n".join([head, *lines, ""]))
+    second.write_text(
+        "user_id:token\titem_id_list:token_seq\titem_id:token\t"
+        "timestamp_list:float_seq\ttimestamp:float\n"
+        "a\t4\t5\t4\t5\na\t4 5\t6\t4 5\t6\na\t4 5 6\t7\t4 5 6\t7\n"
+    )
+    store = grown(tmp_path, [first], Preparation(history=HistoryRules(min_history=1)), None)
+    made = append(store, second)
+    assert any("exact duplicates are dropped from now on" in said for said in made.warnings)
+    header = read_header(store)
+    # one of each user in the first file; of 2 + 3 + 4 events of the second, 4 are distinct
+    assert header.dropped_rows["exact_duplicate"] == 2 + 5
+    assert header.rules["history"]["drop_exact_duplicates"] is True
+    # the same as of one plain file in which every event stands once
+    plain = tmp_path / "plain.inter"
+    more = [f"a\t{item}\t{item}" for item in (4, 5, 6, 7)]
+    plain.write_text("\n".join([head, *dict.fromkeys([*lines, *more]), ""]))
+    once = tmp_path / "once"
+    prepare(plain, tmp_path, preparation=Preparation(history=HistoryRules(min_history=1)), out=once)
+    arrays = [{k: v for k, v in content(path).items() if ".npy" in k} for path in (store, once)]
+    assert arrays[0] == arrays[1]
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("rules", "keep_days"), ("rules", "history"), ("rules", "split_kind"),
+        ("data_sheet", "earlier_versions"), ("data_sheet", "purpose"),
+        ("dropped_rows", "forgotten"), ("dropped_rows", "beyond_retention"),
+        ("sources", "sha256"),
+    ],
+)  # fmt: skip
+def test_a_header_that_lacks_an_entry_is_damaged(tmp_path: Path, part: str, name: str) -> None:
+    rows = [(user, item, 1, "view", 1.0) for user in "ab" for item in "xyzuv"]
+    store = grown(tmp_path, [write(tmp_path / "1.csv", rows)], Preparation(), None)
+    path = store / "store.json"
+    raw = json.loads(path.read_text())
+    del (raw[part][0] if part == "sources" else raw[part])[name]
+    path.write_text(json.dumps(raw))
+    day = write(tmp_path / "2.csv", [("a", "q", 2, "view", 1.0)])
+    place = StorePlace(path=store, is_named_by_id=False)
+    for update in (
+        lambda: append(store, day),
+        lambda: without_users(store, ["a"]),
+        lambda: expire(store),
+        lambda: erase_users(place, ["a"], None, pytest.fail),
+        lambda: erase_expired(place, pytest.fail),
+    ):
+        with pytest.raises(StoreError, match=f"{name}.*damaged"):
+            update()

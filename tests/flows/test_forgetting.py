@@ -99,7 +99,8 @@ def test_the_erasure_is_on_record_without_the_person(shop):
             "SELECT reason, dataset_id, new_dataset_id, num_rows, num_users FROM fact_erasure"
         ).fetchall()
     new = report.erasures[0].new_dataset_id
-    assert rows == [("forgotten", before.dataset_id, new, 8, 1)]
+    # her 8 rows are the length of one person's history, so not told
+    assert rows == [("forgotten", before.dataset_id, new, None, 1)]
     assert report.lines()[0] == (
         f"{before.dataset_id}: 8 rows of 1 user forgotten; the version after it is {new}"
     )
@@ -294,7 +295,7 @@ def test_a_preparation_at_work_is_told(shop):
 # retention
 
 
-def test_expired_rows_go_and_their_number_is_on_record(shop):
+def test_expired_rows_go_and_that_is_on_record(shop):
     shop.prepared(*shop.NAMES, keep_days=30, now_us=110 * shop.DAY_US)
     nothing = forget(shop.runs, None, expired=True, now_us=130 * shop.DAY_US)
     assert nothing.erasures == []
@@ -306,7 +307,7 @@ def test_expired_rows_go_and_their_number_is_on_record(shop):
     assert store.name == done.new_dataset_id
     with open_published(shop.runs) as con:
         rows = con.execute("SELECT reason, num_rows, num_users FROM fact_erasure").fetchall()
-    assert rows == [("expired", 12, 0)]
+    assert rows == [("expired", None, 0)]  # 12 rows, perhaps of one person
 
 
 # what is asked
@@ -337,3 +338,20 @@ def test_a_folder_that_never_had_a_store_is_no_error(shop):
     report.check()
     assert json.loads(json.dumps(report.plain()))["erasures"] == []
     assert not (shop.runs / "erasures").exists()
+
+
+def test_a_file_that_could_not_be_searched_is_told(shop):
+    shop.prepared(*shop.NAMES)
+    (shop.runs / "torn.parquet").write_bytes(b"PAR1 torn")
+    report = forget(shop.runs, [shop.ANNA])
+    assert len(report.erasures) == 1
+    with pytest.raises(StoreError, match=r"could not be read: .*torn\.parquet\. The erasure"):
+        report.check()
+
+
+def test_ids_too_short_to_be_searched_for_are_told(shop):
+    shop.prepared(*shop.NAMES)
+    report = forget(shop.runs, ["1234567", "ann", shop.ANNA])
+    assert report.num_short_ids == 2
+    assert any(line.startswith("2 ids shorter than 8 bytes: no file") for line in report.lines())
+    assert not any("shorter" in line for line in forget(shop.runs, [shop.ANNA]).lines())
