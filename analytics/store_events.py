@@ -11,6 +11,7 @@ from __future__ import annotations
 import duckdb
 import numpy as np
 
+from analytics.coding import numbered_sql
 from analytics.errors import StoreError
 from analytics.events import Events, interleaved
 from analytics.sources.faults import is_storage_failure
@@ -44,9 +45,7 @@ def _make_tables(connection: duckdb.DuckDBPyConnection, store: SequenceStore) ->
         connection.execute(
             f"""
             CREATE OR REPLACE TABLE {role}s AS
-            SELECT CAST(row_number() OVER (ORDER BY md5({key}), {key}) - 1 AS INTEGER)
-                    AS {role}_code,
-                {key}
+            SELECT {numbered_sql(key, f"{role}_code")}, {key}
             FROM (
                 SELECT {role}_id AS {key} FROM read_parquet($map)
                 UNION

@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from analytics.coding import CodedRows
+from analytics.coding import CodedRows, numbered_sql
 from analytics.errors import ConfigError, InputError, StoreError
 from analytics.events import Codes, Events, Mask, insertion_places, interleaved
 from analytics.interactions import coded_rows, num_bytes, source_entries, with_format
@@ -286,9 +286,7 @@ def _merged(
         connection.execute(
             f"""
             CREATE TABLE {role}s AS
-            SELECT CAST(row_number() OVER (ORDER BY md5({key}), {key}) - 1 AS INTEGER)
-                    AS {role}_code,
-                {key}
+            SELECT {numbered_sql(key, f"{role}_code")}, {key}
             FROM (SELECT {key} FROM old_{role}s UNION SELECT {key} FROM new_{role}s)
             """  # noqa: S608
         )

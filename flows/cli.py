@@ -214,6 +214,7 @@ def profile(
         str, typer.Option(help="Stated cost coefficients: a model on a device.")
     ] = DEFAULT_PROFILE_COST,
     min_group: MinGroup = 10,
+    runs_dir: Annotated[Path | None, typer.Option(help="Warehouse to record it in.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the batches drawn.")] = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -236,6 +237,7 @@ def profile(
             cost_name=cost_model,
             seed=seed,
             min_group_users=min_group,
+            record_in=runs_dir,
         )
     _print(result.plain(), as_json, lambda _: show(result))
 

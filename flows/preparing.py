@@ -114,6 +114,8 @@ def result_lines(prepared: PreparedData) -> list[str]:
         f"rows: {prepared.num_rows_read:,} read = {prepared.num_rows_kept:,} kept + "
         f"{prepared.num_rows_read - prepared.num_rows_kept:,} dropped ({dropped or 'none'})",
         f"{prepared.num_users:,} users, {prepared.num_items:,} items; events: {splits}",
+        f"{prepared.tied_share:.1%} of the events share their user's time with another; such ties "
+        "stand in the order of the files",
         f"user ids: {'pseudonyms' if prepared.is_pseudonymised else 'as they came'}",
         f"store: {prepared.store_dir} ({prepared.dataset_id})",
     ]

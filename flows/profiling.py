@@ -37,6 +37,7 @@ from analytics.sources.files import find_files, unreadable
 from analytics.sources.scan import ReadingOptions
 from analytics.store import HEADER_NAME, SequenceStore, open_store
 from flows.preparing import MAX_HISTORY, MIN_HISTORY
+from flows.recording import record_profile
 from flows.steps import writing_under
 from training.config import TrainConfig
 from training.planning.cost import NAMED_COSTS, CostModel
@@ -96,12 +97,14 @@ def profile_file(
     for_files: Sequence[str] = (),
     min_group_users: int = MIN_GROUP_USERS,
     sizes_per_rank: tuple[int, ...] = SEQUENCES_PER_RANK,
+    record_in: Path | None = None,
 ) -> FileProfile:
     """Profile a sequence store where it lies, or files, prepared in a temporary folder.
 
     source: a store's folder, else a file, a folder or a glob of interactions; `reading`,
     `preparation` and `split_files` are for these alone, and so is what the options named in
-    for_files say. sizes_per_rank: further sequences per rank to forecast.
+    for_files say. sizes_per_rank: further sequences per rank to forecast. record_in: a runs folder
+    whose warehouse is to have the profile.
     Raises InputError for a file that cannot be used, StoreError for a damaged store, ConfigError
     for an unknown cost model and for options that a store cannot follow.
     """
@@ -132,6 +135,11 @@ def profile_file(
             sizes_per_rank=sizes_per_rank,
         )
         dataset = published(prepared, min_group_users)
+        if record_in is not None:
+            name = record_profile(
+                prepared, made, price, runs_dir=record_in, min_group_users=min_group_users
+            )
+            LOGGER.info("profile: in the warehouse of %s as %s", record_in, name)
     del dataset["store_dir"]  # a temporary one is gone by now
     return FileProfile(prepared=prepared, profile=made, num_gpus=num_gpus, dataset=dataset)
 

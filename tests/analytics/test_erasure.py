@@ -158,7 +158,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 STEPS: dict[str, Break] = {
     "before the record": lambda m: None,  # the record itself raises
     "after the record": lambda m: m.setattr(store_making, "put_in_place", killed),
-    "in place, before the answer": lambda m: m.setattr(store_making, "_prepared", killed),
+    "in place, before the answer": lambda m: m.setattr(store_making, "prepared_of", killed),
     "before the old one goes": lambda m: m.setattr(erasure, "remove_store", killed),
     "while it goes": lambda m: m.setattr(Path, "rename", renamed_and_killed),
 }

@@ -12,6 +12,7 @@ from analytics.interactions import prepare
 from analytics.schema import DimPrice
 from analytics.store import SequenceStore
 from analytics.traces import files_with
+from analytics.warehouse import open_published
 from flows import profiling
 from flows.profiling import DEFAULT_PREPARATION, FileProfile, profile_file, throwaway_key
 
@@ -72,7 +73,7 @@ def test_a_killed_profile_leaves_no_user_id(
     with pytest.raises(KeyboardInterrupt):
         profiled(source)
     assert {"user_map.parquet", "set_aside.parquet"} <= set(left)
-    assert files_with([tmp_path / "left"], ["paper-user", "paper-brief"]) == []
+    assert files_with([tmp_path / "left"], ["paper-user", "paper-brief"]).holding == []
     assert list(temporary.iterdir()) == []
 
 
@@ -106,3 +107,16 @@ def test_what_cannot_be_profiled_is_named(file: Path, tmp_path: Path) -> None:
     (tmp_path / "store.json").write_text("{")
     with pytest.raises(StoreError, match="The store is damaged"):
         profiled(tmp_path)
+
+
+def test_a_profile_goes_into_the_warehouse_without_a_run(file: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    made = profiled(file, record_in=runs)
+    with open_published(runs) as con:
+        (dataset,) = con.execute("SELECT num_rows_read, num_rows_kept FROM dim_dataset").fetchall()
+        (dropped,) = con.execute("SELECT sum(num_rows) FROM fact_dropped_rows").fetchall()
+        forecasts = con.execute("SELECT count(*) FROM fact_straggler_forecast").fetchall()
+        (profiles,) = con.execute("SELECT count(*) FROM fact_profile").fetchall()
+    assert dataset[0] == dataset[1] + dropped[0] == made.prepared.num_rows_read
+    assert forecasts == [(len(made.profile.forecasts),)]
+    assert profiles == (1,)

@@ -173,7 +173,7 @@ def test_user_ids_become_pseudonyms_unless_a_request_says_otherwise(
     made = request.RunRequest(**said)
     prepared = steps.prepare_step(made)
     assert prepared.is_pseudonymised
-    assert files_with([Path(prepared.store_dir)], ["klara."]) == []
+    assert files_with([Path(prepared.store_dir)], ["klara."]).holding == []
 
 
 def test_fewer_users_than_ranks_cannot_be_planned(request_for: Request) -> None:
