@@ -14,6 +14,7 @@ import numpy as np
 from analytics.coding import numbered_sql
 from analytics.errors import StoreError
 from analytics.events import Events, interleaved
+from analytics.row_rules import count_of
 from analytics.sources.faults import is_storage_failure
 from analytics.store import UNUSED, VALIDATION, SequenceStore, Splits
 
@@ -66,12 +67,6 @@ def _codes_of_map(connection: duckdb.DuckDBPyConnection, store: SequenceStore, r
     return found[f"{role}_code"]
 
 
-def _num_users(connection: duckdb.DuckDBPyConnection) -> int:
-    row = connection.execute("SELECT count(*) FROM users").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
 def _kept(connection: duckdb.DuckDBPyConnection, store: SequenceStore) -> Events:
     item_of_index = np.asarray(_codes_of_map(connection, store, "item"), dtype=np.int32)
     user_of_index = np.asarray(_codes_of_map(connection, store, "user"), dtype=np.int32)
@@ -89,7 +84,9 @@ def _kept(connection: duckdb.DuckDBPyConnection, store: SequenceStore) -> Events
         ratings=None if (ratings := store.ratings()) is None else np.asarray(ratings),
         given_splits=_given(store) if header.rules["split_kind"] == "given" else None,
     )
-    return stored.recoded(item_of_index, user_of_index, _num_users(connection))
+    return stored.recoded(
+        item_of_index, user_of_index, count_of(connection, "SELECT count(*) FROM users")
+    )
 
 
 def _given(store: SequenceStore) -> Splits:
@@ -117,7 +114,9 @@ def _set_aside(
         "ORDER BY user_code, place",
         {"path": str(store.path / "set_aside.parquet")},
     ).fetchnumpy()
-    lengths = np.bincount(found["user_code"], minlength=_num_users(connection))
+    lengths = np.bincount(
+        found["user_code"], minlength=count_of(connection, "SELECT count(*) FROM users")
+    )
     aside = Events(
         items=np.asarray(found["item_code"], dtype=np.int32),
         times=np.asarray(found["event_time_us"], dtype=np.int64),

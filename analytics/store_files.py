@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from analytics import rules
 from analytics.events import Events, Mask
+from analytics.row_rules import count_of
 from analytics.store import Splits
 
 _CHUNK_EVENTS = 1 << 22
@@ -49,7 +50,7 @@ def write_files(
     events: over the tables `users` and `items`, with the reason of each, shape (N,); kept: those of
     reason KEPT, with their split codes, shape (K,).
     """
-    item_I = _used(kept.items, _num_rows(connection, "items"))
+    item_I = _used(kept.items, count_of(connection, "SELECT count(*) FROM items"))
     user_U = kept.lengths() > 0
     item_index = _indices(item_I)
     lengths = kept.lengths()[user_U]
@@ -75,12 +76,6 @@ def write_files(
         num_items=int(item_I.sum()),
         num_tied=num_tied,
     )
-
-
-def _num_rows(connection: duckdb.DuckDBPyConnection, table: str) -> int:
-    row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608
-    assert row is not None
-    return int(row[0])
 
 
 def _used(codes: npt.NDArray[np.int32], num_codes: int) -> Mask:
@@ -174,7 +169,9 @@ def _write_set_aside(
 
 
 def _digest_of_maps(connection: duckdb.DuckDBPyConnection, folder: Path) -> str:
-    """SHA-256 over what the three Parquet files say, whatever their bytes; blocks keep it small."""
+    """SHA-256 over ids, places, times and side columns of the three Parquet files; blocks keep it
+    small. Counts and reasons follow from these and from the rules.
+    """
     columns = {
         "item_map": ("item_index", "item_id"),
         "user_map": ("user_index", "user_id"),

@@ -27,6 +27,7 @@ from analytics.preparation import Preparation, preparation_of
 from analytics.prepared import PreparedData
 from analytics.pseudonyms import PseudonymKey
 from analytics.reasons import BEYOND_RETENTION, FORGOTTEN
+from analytics.row_rules import count_of
 from analytics.rules import REASONS as HISTORY_REASONS
 from analytics.sources.scan import ReadingOptions, Scan, open_scans
 from analytics.store import SequenceStore, StoreHeader, open_store, read_header
@@ -296,12 +297,11 @@ def _merged(
                 f"ORDER BY {which}_{role}s.{role}_code"
             ).fetchnumpy()
             maps[f"{which}_{role}"] = np.asarray(found[f"{role}_code"], dtype=np.int32)
-    counted = connection.execute("SELECT count(*) FROM users").fetchone()
-    assert counted is not None
+    num_users = count_of(connection, "SELECT count(*) FROM users")
     actions = sorted({*old_actions, *coded.actions})
     sides = []
     for which, events, names in (("old", old, old_actions), ("new", coded.events, coded.actions)):
-        recoded = events.recoded(maps[f"{which}_item"], maps[f"{which}_user"], int(counted[0]))
+        recoded = events.recoded(maps[f"{which}_item"], maps[f"{which}_user"], num_users)
         has_ratings = old.ratings is not None or coded.events.ratings is not None
         sides.append(_with_side_columns(recoded, names, actions, has_ratings=has_ratings))
     one, other = sides
