@@ -5,13 +5,13 @@ nothing of popularity and which no later file can turn round.
 
 Before: analytics/sources' scans.   After: Events, and the tables users and items.
 Price: see staging.py and row_order.py; the distinct ids must fit into memory (about 100 bytes each)
-and so must 32 bytes a row.
+and so must about 20 bytes a row.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import duckdb
@@ -21,10 +21,12 @@ import numpy.typing as npt
 from analytics.errors import InputError
 from analytics.events import Events
 from analytics.pseudonyms import PseudonymKey, pseudonym_sql
-from analytics.row_order import FileRows, in_order
+from analytics.row_order import Columns, in_order
 from analytics.row_rules import RowRules, count_of, count_reasons, reason_sql
 from analytics.sources.scan import Scan
 from analytics.staging import IdColumn, Staged, stage
+
+Coder = Callable[[int, int], npt.NDArray[np.int32]]
 
 MAX_ACTIONS = 65_535
 _CHUNK_ROWS = 1 << 23
@@ -65,16 +67,16 @@ def code_rows(
     )
     reason = reason_sql(rules, has_times=scans[0].has_time, has_ratings="rating" in staged.side)
     counts, first_row = count_reasons(connection, reason)
-    is_usable = _usable(connection, reason, counts)
-    rows = _file_rows(connection, staged, actions, is_usable, has_ratings=has_ratings)
-    if len(rows.users) and min(int(rows.users.min()), int(rows.items.min())) < 0:
+    rows = _Rows(connection, staged, actions, reason if any(counts.values()) else None)
+    events = in_order(rows.chunks(has_ratings=has_ratings), rows.lengths())
+    if rows.num_unknown:
         raise InputError(
             f"{', '.join(scan.label for scan in scans)}: changed while it was read. Read it again "
             "when nobody writes to it any more."
         )
     connection.execute("DROP TABLE staged")
     return CodedRows(
-        events=in_order(rows, count_of(connection, "SELECT count(*) FROM users")),
+        events=events,
         num_rows=staged.num_rows,
         dropped=counts,
         first_unparsable_row=first_row,
@@ -147,63 +149,95 @@ def _number_actions(connection: duckdb.DuckDBPyConnection, scans: Sequence[Scan]
     return ["", *(str(name) for (name,) in names)] if names else []
 
 
-def _usable(
-    connection: duckdb.DuckDBPyConnection, reason: str, counts: dict[str, int]
-) -> npt.NDArray[np.bool_] | None:
-    """Which rows of `staged` can be used; None: all."""
-    if not any(counts.values()):
-        return None
-    usable: npt.NDArray[np.bool_] = _column(connection, f"{reason} = 0", np.bool_, 0)
-    return usable
+class _Rows:
+    """The usable rows of `staged` as codes, in the order of the files, some at a time."""
 
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        staged: Staged,
+        actions: list[str],
+        reason: str | None,
+    ) -> None:
+        """reason: SQL that is 0 for a row that can be used; None: every row can."""
+        self._connection = connection
+        self._side = staged.side
+        self._num_rows = sum(staged.num_rows)
+        self._reason = reason
+        self._item_codes = _coder(connection, "item", staged.item.is_number, self._num_rows)
+        user_codes = _coder(connection, "user", staged.user.is_number, self._num_rows)
+        self._users = np.empty(self._num_rows, dtype=np.int32)
+        for start, stop in self._spans():
+            self._users[start:stop] = user_codes(start, stop)
+        self._action_codes = _joiner(connection, "action", "action_hash") if actions else None
+        self.num_unknown = 0  # usable rows whose user or item no dictionary has
 
-def _file_rows(
-    connection: duckdb.DuckDBPyConnection,
-    staged: Staged,
-    actions: list[str],
-    is_usable: npt.NDArray[np.bool_] | None,
-    *,
-    has_ratings: bool,
-) -> FileRows:
-    """The usable rows as codes, in the order of the files."""
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        for start in range(0, self._num_rows, _CHUNK_ROWS):
+            yield start, min(start + _CHUNK_ROWS, self._num_rows)
 
-    def chosen(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return column if is_usable is None else column[is_usable]
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Usable rows of each user; shape (U,)."""
+        num_users = count_of(self._connection, "SELECT count(*) FROM users")
+        length_U = np.zeros(num_users, dtype=np.int64)
+        for start, stop in self._spans():
+            users = self._users[start:stop][self._usable(start, stop)]
+            length_U += np.bincount(users[users >= 0], minlength=num_users)
+        return length_U
 
-    has_splits = "split_code" in staged.side
-    return FileRows(
-        users=chosen(_codes(connection, "user", staged.user.is_number)),
-        items=chosen(_codes(connection, "item", staged.item.is_number)),
-        times=chosen(_column(connection, "event_time_us", np.int64, 0)),
-        actions=chosen(np.maximum(_joined(connection, "action", "action_hash"), 0)).astype(
-            np.uint16
-        )
-        if actions
-        else None,
-        ratings=chosen(_column(connection, "rating", np.float32, np.nan)) if has_ratings else None,
-        splits=chosen(_column(connection, "split_code", np.uint8, 0)) if has_splits else None,
-    )
+    def chunks(self, *, has_ratings: bool) -> Iterator[Columns]:
+        """The columns that row_order.in_order takes."""
+        for start, stop in self._spans():
+            columns = {
+                "users": self._users[start:stop],
+                "items": self._item_codes(start, stop),
+                "times": self._column("event_time_us", np.int64, 0, start, stop),
+            }
+            if self._action_codes is not None:
+                codes = np.maximum(self._action_codes(start, stop), 0)  # -1: no action
+                columns["actions"] = codes.astype(np.uint16)
+            if has_ratings:
+                columns["ratings"] = self._column("rating", np.float32, np.nan, start, stop)
+            if "split_code" in self._side:
+                columns["splits"] = self._column("split_code", np.uint8, 0, start, stop)
+            usable = self._usable(start, stop)
+            known = (columns["users"] >= 0) & (columns["items"] >= 0)
+            self.num_unknown += int((usable & ~known).sum())
+            chosen = usable & known
+            yield columns if chosen.all() else {n: c[chosen] for n, c in columns.items()}
+
+    def _usable(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        if self._reason is None:
+            return np.ones(stop - start, dtype=np.bool_)
+        found: npt.NDArray[np.bool_] = self._column(f"{self._reason} = 0", np.bool_, 0, start, stop)
+        return found
+
+    def _column(
+        self, cell: str, kind: type[np.generic], missing: float, start: int, stop: int
+    ) -> npt.NDArray[Any]:
+        return _column(self._connection, cell, kind, missing, start, stop)
 
 
 def _column(
-    connection: duckdb.DuckDBPyConnection, cell: str, kind: type[np.generic], missing: float
+    connection: duckdb.DuckDBPyConnection,
+    cell: str,
+    kind: type[np.generic],
+    missing: float,
+    start: int,
+    stop: int,
 ) -> npt.NDArray[Any]:
-    """One column of `staged` in the order of the files, chunk by chunk; NULL becomes `missing`."""
-    num_rows = count_of(connection, "SELECT count(*) FROM staged")
-    column = np.empty(num_rows, dtype=kind)
-    for start in range(0, num_rows, _CHUNK_ROWS):
-        found = connection.execute(
-            f"SELECT {cell} AS cell FROM staged WHERE rowid >= $start AND rowid < $stop",  # noqa: S608
-            {"start": start, "stop": start + _CHUNK_ROWS},
-        ).fetchnumpy()["cell"]
-        column[start : start + _CHUNK_ROWS] = np.ma.filled(found, missing)
-    return column
+    """Rows start to stop of one column of `staged`; NULL becomes `missing`."""
+    found = connection.execute(
+        f"SELECT {cell} AS cell FROM staged WHERE rowid >= $start AND rowid < $stop",  # noqa: S608
+        {"start": start, "stop": stop},
+    ).fetchnumpy()["cell"]
+    return np.ma.filled(found, missing).astype(kind, copy=False)
 
 
-def _codes(
-    connection: duckdb.DuckDBPyConnection, role: str, is_number: bool
-) -> npt.NDArray[np.int32]:
-    """The code of each row's user or item, -1 for none; shape (rows of `staged`,).
+def _coder(
+    connection: duckdb.DuckDBPyConnection, role: str, is_number: bool, num_rows: int
+) -> Coder:
+    """Tells the code of each row's user or item, -1 for none, for rows start to stop.
 
     Numbers that lie close together are looked up in a table, the rest by a join: for 10 million
     rows 0.2 s against a second.
@@ -213,27 +247,41 @@ def _codes(
             f"SELECT key, {role}_code AS code FROM {role}s"  # noqa: S608
         ).fetchnumpy()
         keys = np.asarray(known["key"], dtype=np.int64)
-        num_rows = count_of(connection, "SELECT count(*) FROM staged")
         if len(keys) and int(keys.max()) - int(keys.min()) <= 4 * num_rows + _TABLE_SLACK:
-            least = int(keys.min())
-            table = np.full(int(keys.max()) - least + 2, -1, dtype=np.int32)
-            table[keys - least] = known["code"]
-            # the last entry stays -1: it stands for a missing id
-            places = _column(connection, f"{role}_key - ({least})", np.int64, len(table) - 1)
-            codes: npt.NDArray[np.int32] = table[places]
-            return codes
-    return _joined(connection, role, f"{role}_key")
+            return _table_coder(connection, f"{role}_key", keys, np.asarray(known["code"]))
+    return _joiner(connection, role, f"{role}_key")
 
 
-def _joined(connection: duckdb.DuckDBPyConnection, role: str, key: str) -> npt.NDArray[np.int32]:
+def _table_coder(
+    connection: duckdb.DuckDBPyConnection,
+    column: str,
+    keys: npt.NDArray[np.int64],
+    codes: npt.NDArray[np.int32],
+) -> Coder:
+    least = int(keys.min())
+    table = np.full(int(keys.max()) - least + 2, -1, dtype=np.int32)
+    table[keys - least] = codes
+    nobody = len(table) - 1  # the last entry stays -1: it stands for a missing id
+
+    def coded(start: int, stop: int) -> npt.NDArray[np.int32]:
+        places = _column(connection, f"{column} - ({least})", np.int64, nobody, start, stop)
+        found: npt.NDArray[np.int32] = table[places]
+        return found
+
+    return coded
+
+
+def _joiner(connection: duckdb.DuckDBPyConnection, role: str, key: str) -> Coder:
     """The same by a join. Its rows come in no order, so each says where it belongs."""
-    num_rows = count_of(connection, "SELECT count(*) FROM staged")
-    codes = np.full(num_rows, -1, dtype=np.int32)
-    for start in range(0, num_rows, _CHUNK_ROWS):
+
+    def coded(start: int, stop: int) -> npt.NDArray[np.int32]:
+        codes = np.full(stop - start, -1, dtype=np.int32)
         found = connection.execute(
             f"SELECT file_row, {role}_code AS code FROM (SELECT rowid AS file_row, {key} AS key "  # noqa: S608
             f"FROM staged WHERE rowid >= $start AND rowid < $stop) JOIN {role}s USING (key)",
-            {"start": start, "stop": start + _CHUNK_ROWS},
+            {"start": start, "stop": stop},
         ).fetchnumpy()
-        codes[found["file_row"]] = found["code"]
-    return codes
+        codes[np.asarray(found["file_row"], dtype=np.int64) - start] = found["code"]
+        return codes
+
+    return coded

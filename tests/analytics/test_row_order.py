@@ -6,23 +6,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analytics import row_order
-from analytics.row_order import FileRows, in_order
+from analytics.row_order import Columns, in_order
 
 LATEST = 2**62
 
 
-def check(rows: FileRows, num_users: int) -> None:
-    events = in_order(rows, num_users)
-    keys = [rows.times, rows.users]
-    if rows.splits is not None:
-        keys = [rows.times, rows.splits, rows.users]
+def check(rows: Columns, num_users: int, chunk_rows: int = 1 << 20) -> None:
+    num_rows = len(rows["users"])
+    chunks = (
+        {name: column[start : start + chunk_rows] for name, column in rows.items()}
+        for start in range(0, num_rows, chunk_rows)
+    )
+    length_U = np.bincount(rows["users"], minlength=num_users)
+    events = in_order(chunks, length_U)
+    keys = [rows["times"], rows["users"]]
+    if "splits" in rows:
+        keys = [rows["times"], rows["splits"], rows["users"]]
     order = np.lexsort(keys)  # stable: of equals the earlier row stands first
-    np.testing.assert_array_equal(events.items, rows.items[order])
-    np.testing.assert_array_equal(events.times, rows.times[order])
-    np.testing.assert_array_equal(events.lengths(), np.bincount(rows.users, minlength=num_users))
-    if rows.ratings is not None:
+    np.testing.assert_array_equal(events.items, rows["items"][order])
+    np.testing.assert_array_equal(events.times, rows["times"][order])
+    np.testing.assert_array_equal(events.lengths(), length_U)
+    if "ratings" in rows:
         assert events.ratings is not None
-        np.testing.assert_array_equal(events.ratings, rows.ratings[order])
+        np.testing.assert_array_equal(events.ratings, rows["ratings"][order])
 
 
 @given(st.data())
@@ -37,27 +43,22 @@ def test_rows_of_any_times_come_into_order(data: st.DataObject) -> None:
         return data.draw(st.lists(values, min_size=num_rows, max_size=num_rows))
 
     splits = np.array(drawn(st.integers(0, 2)), dtype=np.uint8)
-    rows = FileRows(
-        users=np.array(drawn(st.integers(0, 6)), dtype=np.int32),
-        items=np.arange(num_rows, dtype=np.int32),
-        times=np.array(drawn(times), dtype=np.int64) * unit,
-        splits=splits if data.draw(st.booleans()) else None,
-    )
-    check(rows, 9)
+    rows = {
+        "users": np.array(drawn(st.integers(0, 6)), dtype=np.int32),
+        "items": np.arange(num_rows, dtype=np.int32),
+        "times": np.array(drawn(times), dtype=np.int64) * unit,
+    }
+    check(rows | ({"splits": splits} if data.draw(st.booleans()) else {}), 9, chunk_rows=7)
 
 
 @pytest.mark.parametrize("unit", [1, 1_000, 1_000_000])
 def test_many_buckets_and_chunks_are_one_sort(unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_order, "BUCKET_ROWS", 512)
-    monkeypatch.setattr(row_order, "_CHUNK_ROWS", 3_000)
     draw = np.random.default_rng(unit)
-    users = np.minimum(draw.zipf(1.5, 20_000), 400).astype(np.int32)  # one user beyond a bucket
-    check(
-        FileRows(
-            users=users,
-            items=np.arange(20_000, dtype=np.int32),
-            times=draw.integers(0, 10**7, 20_000) * unit,
-            ratings=draw.random(20_000).astype(np.float32),
-        ),
-        500,
-    )
+    rows = {
+        "users": np.minimum(draw.zipf(1.5, 20_000), 400).astype(np.int32),  # some beyond a bucket
+        "items": np.arange(20_000, dtype=np.int32),
+        "times": draw.integers(0, 10**7, 20_000) * unit,
+        "ratings": draw.random(20_000).astype(np.float32),
+    }
+    check(rows, 500, chunk_rows=3_000)
