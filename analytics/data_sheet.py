@@ -112,7 +112,8 @@ def _people(header: StoreHeader) -> dict[str, str]:
         "user ids": who,
         "key": key,
         "rows of people erased so far": f"{header.dropped_rows.get(FORGOTTEN, 0):,}",
-        "to erase a person": "seqscale forget --user ID",
+        "to erase a person": "seqscale forget --user ID --store THIS-FOLDER (--store is not needed "
+        "for stores under the runs folder)",
     }
 
 

@@ -105,10 +105,19 @@ def prepare(
                 ]
             preparation = with_format(preparation, scans)
             coded = coded_rows(connection, scans, splits, preparation, key, now_us)
+            entries = source_entries(scans, coded, reading)
+            if splits is not None:
+                _check_apart(entries)
+            warnings = [warning for scan in scans for warning in scan.warnings]
+            if any(scan.has_rating for scan in scans) and not coded.has_ratings:
+                warnings.append(
+                    "no value of the rating column is a number (a decimal point is needed, not a "
+                    "comma), so there are no ratings. Name another with --rating COLUMN or 'none'."
+                )
             about = About(
                 name=named.dataset_name or Path(source).name,
                 terms=named.terms,
-                sources=source_entries(scans, coded),
+                sources=entries,
                 num_rows_read=sum(coded.num_rows),
                 row_drops=coded.dropped | {FORGOTTEN: 0},
                 preparation=preparation,
@@ -116,7 +125,7 @@ def prepare(
                 data_sheet=_data_sheet(named, preparation),
                 actions=coded.actions,
                 has_times=scans[0].has_time,
-                warnings=[warning for scan in scans for warning in scan.warnings],
+                warnings=warnings,
             )
             return finish(
                 connection,
@@ -206,7 +215,9 @@ def coded_rows(
     return coded
 
 
-def source_entries(scans: list[Scan], coded: CodedRows) -> list[dict[str, Any]]:
+def source_entries(
+    scans: list[Scan], coded: CodedRows, reading: ReadingOptions
+) -> list[dict[str, Any]]:
     """What store.json says of each file that was read."""
     return [
         {
@@ -214,9 +225,22 @@ def source_entries(scans: list[Scan], coded: CodedRows) -> list[dict[str, Any]]:
             "sha256": file_sha256(scan.source_path),
             "num_rows": num_rows,
             "decision": dict(scan.decision),
+            "reading": {n: v for n, v in dataclasses.asdict(reading).items() if v is not None},
         }
         for scan, num_rows in zip(scans, coded.num_rows, strict=True)
     ]
+
+
+def _check_apart(entries: list[dict[str, Any]]) -> None:
+    """Raise InputError when two of the files of a given split are one."""
+    seen: dict[str, str] = {}
+    for entry in entries:
+        if entry["sha256"] in seen:
+            raise InputError(
+                f"{entry['name']}: has the very content of {seen[entry['sha256']]}, so the same "
+                "events would be trained on and tested on. Give the right file for each split."
+            )
+        seen[entry["sha256"]] = entry["name"]
 
 
 def num_bytes(parts: Iterable[Path | str]) -> int:

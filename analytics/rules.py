@@ -91,7 +91,8 @@ def _lengths_of(events: Events, kept_N: Mask) -> Longs:
 
 
 def _before_history(events: Events, split_N: npt.NDArray[np.uint8]) -> Mask:
-    """Events of a later split that are older than the last event of an earlier one; shape (N,).
+    """Events of a later split that are older than the last event of an earlier one, or that stand
+    in an earlier one themselves (validation and test repeat nothing); shape (N,).
 
     Events lie by user, split and time, so the last of a split is its newest.
     """
@@ -103,6 +104,8 @@ def _before_history(events: Events, split_N: npt.NDArray[np.uint8]) -> Mask:
         wrong_N[at] = events.times[at] < newest_U[owner_N[at]]
         right = at[~wrong_N[at]]
         np.maximum.at(newest_U, owner_N[right], events.times[right])
+    if events.times.any():  # events lie by split, so of equals the earlier split stands first
+        wrong_N |= _repeats([events.items, events.times], owner_N) & (split_N > 0)
     return wrong_N
 
 

@@ -203,6 +203,23 @@ def _header(
     )
 
 
+def _mend(about: About, dropped: dict[str, int]) -> str:
+    """What to change when the reason that dropped most rows left none."""
+    leading = max(dropped, key=lambda reason: dropped[reason])
+    history = about.preparation.history
+    hints = {
+        "unparsable_time": "Name the unit with --time-unit.",
+        "future_time": "Name the unit of the times with --time-unit, or set --not-after.",
+        "beyond_retention": "Raise --keep-days, or leave it out.",
+        "missing_rating": "Name the column with --rating, or leave --min-rating out.",
+        "below_min_rating": "Lower --min-rating.",
+        "outside_core": f"Lower --core ({history.core}).",
+        "user_too_short": "Lower the shortest history, --min-history "
+        f"({history.min_history} rows).",
+    }
+    return hints.get(leading, "Give a file with users, items and times in its rows.")
+
+
 def now_utc() -> str:
     """This moment as ISO 8601 to the second, UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -221,9 +238,9 @@ def _check_enough(about: About, kept: Events, dropped: dict[str, int]) -> None:
     num_users = int((kept.lengths() > 0).sum())
     if num_users == 0:
         raise InputError(
-            f"{about.name}: none of the {about.num_rows_read} rows is left.{why} Check the columns "
-            f"chosen (user '{user}', item '{item}', time '{time}'), or lower the shortest history "
-            f"({about.preparation.history.min_history} rows)."
+            f"{about.name}: none of the {about.num_rows_read} rows is left.{why} "
+            f"{_mend(about, dropped)} Or check the columns chosen (user '{user}', item '{item}', "
+            f"time '{time}')."
         )
     if num_users == 1:
         raise InputError(

@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from analytics.coding import CodedRows, numbered_sql
+from analytics.coding import MAX_ACTIONS, CodedRows, numbered_sql
 from analytics.errors import ConfigError, InputError, StoreError
 from analytics.events import Codes, Events, Mask, insertion_places, interleaved
 from analytics.interactions import coded_rows, num_bytes, source_entries, with_format
@@ -45,11 +45,13 @@ def append(
     *,
     reading: ReadingOptions | None = None,
     key: PseudonymKey | None = None,
+    drop_unparsable_times: bool = False,
     now_us: int | None = None,
     memory_limit_gib: float | None = None,
 ) -> PreparedData:
     """Add a new file's rows to a store, in its place, by the rules it was made by.
 
+    reading: what is left out is as it was for the last file. drop_unparsable_times: from now on.
     A file whose format repeats rows turns the rule on that drops exact duplicates, as it does when
     all files are prepared at once.
     Raises StoreError when the store cannot be appended to, ConfigError for a missing or another
@@ -61,10 +63,11 @@ def append(
             folder, num_source_bytes=num_bytes([source]), memory_limit_gib=memory_limit_gib
         )
         with contextlib.closing(opened) as connection:
-            scans = open_scans(
-                source, reading or ReadingOptions(), scratch=folder, connection=connection
-            )
+            reading = _as_before(store.header, reading or ReadingOptions())
+            scans = open_scans(source, reading, scratch=folder, connection=connection)
             _check_same_kind(store, scans)
+            if drop_unparsable_times:
+                preparation = dataclasses.replace(preparation, drop_unparsable_times=True)
             warnings = [warning for scan in scans for warning in scan.warnings]
             if (found := with_format(preparation, scans)) != preparation:
                 preparation = found
@@ -73,7 +76,7 @@ def append(
                     "from now on, also those of the files before it."
                 )
             coded = coded_rows(connection, scans, None, preparation, key, now_us)
-            entries = source_entries(scans, coded)
+            entries = source_entries(scans, coded, reading)
             _check_unread(store, entries)
             _rename_tables(connection, "new")
             old = clean_events(connection, store)
@@ -250,6 +253,13 @@ def _check_appendable(store: SequenceStore, key: PseudonymKey | None) -> None:
         )
 
 
+def _as_before(header: StoreHeader, reading: ReadingOptions) -> ReadingOptions:
+    """How a new file is read: as the last one was told to be, but for what is said anew."""
+    before = header.sources[-1].get("reading", {})
+    said = {name: value for name, value in dataclasses.asdict(reading).items() if value is not None}
+    return ReadingOptions(**{**before, **said})
+
+
 def _check_same_kind(store: SequenceStore, scans: list[Scan]) -> None:
     for scan in scans:
         if scan.has_time != store.header.has_times:
@@ -299,6 +309,11 @@ def _merged(
             maps[f"{which}_{role}"] = np.asarray(found[f"{role}_code"], dtype=np.int32)
     num_users = count_of(connection, "SELECT count(*) FROM users")
     actions = sorted({*old_actions, *coded.actions})
+    if len(actions) > MAX_ACTIONS + 1:
+        raise InputError(
+            f"The action columns of the store and of the new file have {len(actions) - 1:,} "
+            f"distinct values together, at most {MAX_ACTIONS:,} are kept. Give --action none."
+        )
     sides = []
     for which, events, names in (("old", old, old_actions), ("new", coded.events, coded.actions)):
         recoded = events.recoded(maps[f"{which}_item"], maps[f"{which}_user"], num_users)
@@ -314,7 +329,8 @@ def _with_side_columns(
     """The events with the side columns that either side of a merge has."""
     actions, ratings = events.actions, events.ratings
     if all_names:
-        code_of = np.array([all_names.index(name) for name in names or [""]], dtype=np.uint16)
+        place_of = {name: place for place, name in enumerate(all_names)}
+        code_of = np.array([place_of[name] for name in names or [""]], dtype=np.uint16)
         actions = np.zeros(len(events), dtype=np.uint16) if actions is None else code_of[actions]
     if has_ratings and ratings is None:
         ratings = np.full(len(events), np.nan, dtype=np.float32)

@@ -50,12 +50,13 @@ Rates = Annotated[Path | None, typer.Option(help="CSV of dated rates for another
 @app.command()
 @with_options
 def run(
+    context: typer.Context,
     reading: ReadingFlags,
     rules: RuleFlags,
     naming: NamingFlags,
     interactions: Annotated[
         str | None,
-        typer.Option(help="File, folder or pattern; MovieLens-100K when left out."),
+        typer.Option(help="Files, or a prepared store; MovieLens-100K when left out."),
     ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     recipe: Annotated[str, typer.Option(help="Complete configuration by name.")] = "demo_cpu",
@@ -94,6 +95,7 @@ def run(
     from flows.receipt import show
     from flows.request import RunRequest, configure, new_pipeline_id, source_of
     from flows.run import run as run_pipeline
+    from flows.steps import check_for_store
     from infra.prices import price
     from training.recipes import recipe as recipe_named
 
@@ -110,6 +112,9 @@ def run(
     name = new_pipeline_id() if pipeline_id is None else pipeline_id
     cost = price(instance, region=region, currency=currency, rates=rates, pipeline_id=name)
     files, named = rules.split_files(), naming.naming()
+    if interactions is not None:
+        given = given_options(context, ReadingFlags, RuleFlags, NamingFlags)
+        check_for_store(interactions, given)
     with reporting():
         request = RunRequest(
             pipeline_id=name,
@@ -155,12 +160,15 @@ def prepare(
 
     with reporting():
         if append:
-            fixed = given_options(context, RuleFlags, NamingFlags, but=("keep_user_ids",))
+            fixed = given_options(
+                context, RuleFlags, NamingFlags, but=("keep_user_ids", "drop_unparsable_times")
+            )
             result = append_to(
                 out,
                 path,
                 reading=reading.reading(),
                 keep_user_ids=naming.keep_user_ids,
+                drop_unparsable_times=rules.drop_unparsable_times,
                 fixed=[*fixed, *(["--replace"] if replace else [])],
             )
         else:
@@ -252,7 +260,8 @@ def forget(
         bool, typer.Option("--expired", help="Erase what each store's retention forbids by now.")
     ] = False,
     store: Annotated[
-        Path | None, typer.Option(help="A store outside of the runs folder, or a folder of them.")
+        list[Path] | None,
+        typer.Option(help="A store outside of the runs folder, or a folder of them; repeatable."),
     ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
@@ -264,7 +273,7 @@ def forget(
 
     ids = None if expired and not user else read_user_ids(user or [], sys.stdin)
     with reporting():
-        report = erase(runs_dir, ids, store=store, expired=expired)
+        report = erase(runs_dir, ids, stores=store or (), expired=expired)
     _print(report.plain(), as_json, lambda _: typer.echo("\n".join(report.lines())))
     report.check()
 
@@ -330,10 +339,19 @@ def main() -> None:
     except SeqscaleError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(2)
+    except RuntimeError as error:
+        # what a signal's handler raises inside a query, DuckDB tells as this
+        if str(error) != "Query interrupted":
+            raise
+        sys.exit(128 + (_told[0] if _told else signal.SIGINT))
+
+
+_told: list[int] = []  # the signals that came
 
 
 def _told_to_end(number: int, _frame: object) -> None:
     """End in order: what was begun is cleaned up, children are stopped, the reason is said."""
+    _told.append(number)
     typer.echo(f"seqscale: ended by {signal.Signals(number).name}.", err=True)
     sys.exit(128 + number)
 

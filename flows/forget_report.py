@@ -29,6 +29,7 @@ class ForgetReport:
     training_now: list[str]  # pipelines that seem to be reading such a version
     at_work: list[str]  # folders in which a store is being made at this moment
     num_on_record: int  # erasures in fact_erasure, of all times
+    searched: list[str] = dataclasses.field(default_factory=list)  # the stores
     num_ids: int | None = None  # None: by retention
     not_searched: list[str] = dataclasses.field(default_factory=list)  # why, and how to mend
     num_derived_removed: int = 0
@@ -62,14 +63,18 @@ class ForgetReport:
         lines = [_line(erasure) for erasure in self.erasures]
         if not lines:
             what = "nothing is past its retention" if self.num_ids is None else _nobody(self)
-            lines = [f"{what}, under {self.runs_dir}"]
+            lines = [f"{what}: {_list(self.searched)}"] if self.searched else [what]
         earlier = {version for one in self.erasures for version in one.earlier_versions}
         if earlier:
             lines.append(f"earlier versions, which may have held it too: {_list(sorted(earlier))}")
         if self.num_derived_removed:
             lines.append(f"{self.num_derived_removed} plans and cached results were removed")
+        lines.append(
+            f"searched were {self.runs_dir} and the folders named with --store; a store made with "
+            "'seqscale prepare --out' elsewhere is only searched when it is named"
+        )
         if self.num_on_record:
-            lines.append(f"on record in fact_erasure, without any id: {self.num_on_record}")
+            lines.append(f"erasures of all times on record, without any id: {self.num_on_record}")
         if self.num_short_ids:
             lines.append(
                 f"{_number(self.num_short_ids, 'id')} shorter than {MIN_SEARCHED_BYTES} bytes: no "
@@ -107,8 +112,8 @@ def _line(erasure: Erasure) -> str:
 
 def _nobody(report: ForgetReport) -> str:
     if report.num_ids == 1:
-        return "the user is in no store that could be searched"
-    return f"none of the {report.num_ids:,} users is in a store that could be searched"
+        return "the user (ids are compared letter by letter) is in no store that was searched"
+    return f"none of the {report.num_ids:,} users is in a store that was searched"
 
 
 def _number(count: int, what: str) -> str:

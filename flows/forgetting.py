@@ -51,14 +51,14 @@ def forget(
     runs_dir: Path,
     user_ids: list[str] | None,
     *,
-    store: Path | None = None,
+    stores: Sequence[Path] = (),
     expired: bool = False,
     now_us: int | None = None,
 ) -> ForgetReport:
     """Erase people from every store of a runs folder, or what each store's retention forbids.
 
     user_ids: as they stand in the source files; None with `expired`.
-    store: one more store outside of the runs folder, or a folder of stores; changed in place.
+    stores: more stores outside of the runs folder, or folders of stores; changed in place.
     now_us: the moment that retention is measured from [us since 1970]; None: now.
     Stores that cannot be searched are in the report; its `check` raises for them.
     Raises ConfigError for what was asked, StoreError when nothing can be written.
@@ -67,7 +67,7 @@ def forget(
     key = None if user_ids is None else find_key()
     runs_dir = runs_dir.resolve()
     with _alone(runs_dir):
-        places = _places(runs_dir, store)
+        places = _places(runs_dir, stores)
         notes = _Notes(runs_dir / ERASURES)
         notes.settle()  # what a call that was killed has begun and done
 
@@ -83,6 +83,7 @@ def forget(
         searched = _traces(runs_dir, places, user_ids or [], key)
         report = dataclasses.replace(
             _report(runs_dir, places, notes.with_earlier(erasures), on_record),
+            searched=[str(place.path) for place in places],
             num_ids=None if user_ids is None else len(user_ids),
             not_searched=not_searched,
             num_derived_removed=num_derived,
@@ -191,14 +192,15 @@ def _check(user_ids: list[str] | None, *, expired: bool) -> None:
         raise ConfigError("No user id was given.")
 
 
-def _places(runs_dir: Path, store: Path | None) -> list[StorePlace]:
+def _places(runs_dir: Path, named: Sequence[Path]) -> list[StorePlace]:
     own = stores_under(runs_dir / ".work" / "stores")
     places = [StorePlace(path=path, is_named_by_id=True) for path in own]
-    if store is not None:
-        found = stores_under(store)
+    for folder in named:
+        found = stores_under(folder)
         if not found:
-            raise StoreError(f"{store}: no sequence store is here. Name its folder with --store.")
-        places += [StorePlace(path=p, is_named_by_id=False) for p in found if p not in own]
+            raise StoreError(f"{folder}: no sequence store is here. Name its folder with --store.")
+        known = {place.path for place in places}
+        places += [StorePlace(path=p, is_named_by_id=False) for p in found if p not in known]
     return places
 
 

@@ -84,7 +84,11 @@ class RuleFlags:
         int | None, typer.Option(help="Drop users with fewer events; 5 when left out.")
     ] = None
     max_history: Annotated[
-        int | None, typer.Option(help="Keep so many of a user's newest events.")
+        int | None,
+        typer.Option(
+            help="Keep so many of a user's newest events; when left out 16,384, and in a run what "
+            "the model reads."
+        ),
     ] = None
     split: Annotated[
         str, typer.Option(help="'last' (leave one out), 'time', or 'given' by files.")

@@ -7,6 +7,7 @@ Needs the base install only.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from training.config import RunConfig
 LOGGER = logging.getLogger("seqscale.prepare")
 _ANOTHER_PLACE = "choose another place with --out"
 MIN_HISTORY = RunConfig.min_history
+_MOST_NAME_BYTES = 200  # file systems take 255, and lock files need some beyond the name
 MAX_HISTORY = 16_384  # events kept of a user; the longest training length that is in use today
 
 
@@ -77,6 +79,7 @@ def append_to(
     *,
     reading: ReadingOptions,
     keep_user_ids: bool,
+    drop_unparsable_times: bool = False,
     fixed: Sequence[str] = (),
 ) -> PreparedData:
     """Add the rows of new files to a store, by the rules it was made by.
@@ -95,7 +98,13 @@ def append_to(
     LOGGER.info("prepare: appending %s to %s", source, store_dir)
     with writing_under(store_dir, otherwise=_ANOTHER_PLACE):
         key = _key_of(store_dir, header, keep_user_ids)
-        return append(store_dir, source, reading=reading, key=key)
+        return append(
+            store_dir,
+            source,
+            reading=reading,
+            key=key,
+            drop_unparsable_times=drop_unparsable_times,
+        )
 
 
 def show(prepared: PreparedData) -> None:
@@ -154,6 +163,11 @@ def _check_place(out: Path, *, replace: bool) -> None:
     """Raise ConfigError when `out` holds something that is no store, StoreError for a store that
     cannot be read and is not to be replaced. An empty folder is as good as none.
     """
+    if len(os.fsencode(out.name)) > _MOST_NAME_BYTES:
+        raise ConfigError(
+            f"--out {out.name[:40]}...: a folder's name of more than {_MOST_NAME_BYTES} bytes. "
+            "Give a shorter one."
+        )
     if (out / HEADER_NAME).is_file():
         if not replace:
             read_header(out)

@@ -35,10 +35,10 @@ from analytics.rules import HistoryRules
 from analytics.schema import DimPrice
 from analytics.sources.files import find_files, unreadable
 from analytics.sources.scan import ReadingOptions
-from analytics.store import HEADER_NAME, SequenceStore, open_store
+from analytics.store import SequenceStore, open_store
 from flows.preparing import MAX_HISTORY, MIN_HISTORY
 from flows.recording import record_profile
-from flows.steps import writing_under
+from flows.steps import check_for_store, is_store, writing_under
 from training.config import TrainConfig
 from training.planning.cost import NAMED_COSTS, CostModel
 from training.planning.forecast import FORECAST_RANKS
@@ -108,11 +108,7 @@ def profile_file(
     Raises InputError for a file that cannot be used, StoreError for a damaged store, ConfigError
     for an unknown cost model and for options that a store cannot follow.
     """
-    if for_files and _is_store(source):
-        raise ConfigError(
-            f"{', '.join(for_files)}: {source} is a sequence store, which was read and split when "
-            "it was prepared. Leave these options out, or profile the files it was made from."
-        )
+    check_for_store(source, for_files)
     cost = named_cost(cost_name)
     if num_gpus * sequences_per_rank > MAX_BATCH:
         raise ConfigError(
@@ -152,7 +148,7 @@ def _opened(
     split_files: SplitFiles | None,
 ) -> Iterator[tuple[PreparedData, SequenceStore]]:
     """The store that is there, or one that is made for the time of the profile."""
-    if _is_store(source):
+    if is_store(source):
         LOGGER.info("profile: opening the store %s", source)
         store = open_store(Path(source))
         yield prepared_of(store), store
@@ -173,10 +169,6 @@ def _opened(
             split_files=split_files,
         )
         yield prepared, open_store(Path(prepared.store_dir))
-
-
-def _is_store(source: Path | str) -> bool:
-    return (Path(source) / HEADER_NAME).is_file()
 
 
 def throwaway_key(parts: Sequence[Path | str]) -> PseudonymKey:

@@ -5,10 +5,12 @@ Before: plain rows from analytics/metrics.py.   After: flows/receipt.py lays the
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Callable
 from typing import Any
 
+from analytics.sources.options import ReadingOptions
 from flows.request import RunRequest
 
 Json = dict[str, Any]
@@ -139,7 +141,7 @@ def quality_lines(arms: list[Json]) -> list[str]:
 def next_steps(request: RunRequest) -> list[tuple[str, str]]:
     """(command, why) of what one would do after this run."""
     runs = shlex.quote(str(request.runs))
-    source = shlex.quote(request.interactions)
+    source = " ".join([shlex.quote(request.interactions), *_typed(request.reading)])
     instance = request.price.instance_type
     return [
         (f"seqscale dashboard --runs-dir {runs}", "the same figures as pictures"),
@@ -149,6 +151,17 @@ def next_steps(request: RunRequest) -> list[tuple[str, str]]:
         ),
         ("seqscale run --interactions FILE --user U --item I --time T", "your own data"),
     ]
+
+
+def _typed(reading: ReadingOptions) -> list[str]:
+    """Options as one would type them again."""
+    words = []
+    for name, value in dataclasses.asdict(reading).items():
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif value is not None:
+            words.append(f"--{name.replace('_', '-')} {shlex.quote(value)}")
+    return words
 
 
 def _cell(value: Any, write: Callable[[float], str]) -> str:

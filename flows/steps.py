@@ -15,7 +15,7 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from analytics.errors import ConfigError, InputError, PlanError, StoreError
@@ -23,11 +23,12 @@ from analytics.export import ExportReport, export
 from analytics.interactions import PreparedData, dataset_records, num_bytes, prepare
 from analytics.journal import JournalWriter
 from analytics.memory import shape_of
+from analytics.prepared import prepared_of
 from analytics.profile import Profile, profile_records, profile_store
 from analytics.pseudonyms import PseudonymKey, load_key
 from analytics.schema import DimModel
 from analytics.sources.scan import source_sha256
-from analytics.store import open_store, read_header
+from analytics.store import HEADER_NAME, open_store, read_header
 from analytics.warehouse import LoadReport, load, publish
 from flows.calibration import calibrated_cost
 from flows.private import close_files, private_folder, write_json
@@ -56,7 +57,8 @@ def check_runs_dir(runs_dir: Path, source: str | None = None) -> None:
         free_bytes = shutil.disk_usage(runs_dir).free
     except OSError as error:
         raise ConfigError(_unwritable(runs_dir, error, _ANOTHER_PLACE)) from error
-    needed_bytes = MIN_FREE_BYTES + (3 * num_bytes([source]) if source is not None else 0)
+    reads = source is not None and not is_store(source)
+    needed_bytes = MIN_FREE_BYTES + (3 * num_bytes([source]) if reads and source else 0)
     if free_bytes < needed_bytes:
         raise ConfigError(
             f"{runs_dir}: {free_bytes / 2**20:.0f} MiB are free, but a run needs about "
@@ -93,12 +95,26 @@ def check_source(request: RunRequest) -> str:
     return source
 
 
+def is_store(path: str | Path) -> bool:
+    """Whether a folder is a sequence store."""
+    return (Path(path) / HEADER_NAME).is_file()
+
+
+def check_for_store(source: Path | str, given: Sequence[str]) -> None:
+    """Raise ConfigError when a sequence store comes with options that only files can follow."""
+    if given and is_store(source):
+        raise ConfigError(
+            f"{', '.join(given)}: {source} is a sequence store, which was read and split when it "
+            "was prepared. Leave these options out, or give the files it was made from."
+        )
+
+
 def pseudonym_key(request: RunRequest) -> PseudonymKey | None:
     """The key of this start's pseudonyms; one is made where there was none. None: ids are kept.
 
     Raises ConfigError when the key cannot be read or made.
     """
-    if request.keep_user_ids:
+    if request.keep_user_ids or is_store(request.interactions):
         return None
     found = load_key()
     if found.is_new:
@@ -109,6 +125,8 @@ def pseudonym_key(request: RunRequest) -> PseudonymKey | None:
 def prepare_key(request: RunRequest, key: PseudonymKey | None) -> str:
     """Names a prepared set: the files' content and every rule by which they are read."""
     parts = [check_source(request)]
+    if is_store(parts[0]):
+        return content_hash(read_header(Path(parts[0])).content_sha256)[:32]
     if request.split_files is not None:
         parts += [request.split_files.validation, request.split_files.test]
     keep_days = request.preparation.keep_days
@@ -132,6 +150,8 @@ def prepared_path(request: RunRequest, key: PseudonymKey | None) -> Path:
 
 def is_prepared(request: RunRequest) -> bool:
     """Whether an equal preparation was made before and its store is still whole."""
+    if is_store(request.interactions):
+        return False  # it is only opened, and may have been appended to
     return _read_prepared(prepared_path(request, pseudonym_key(request))) is not None
 
 
@@ -140,6 +160,9 @@ def prepare_step(request: RunRequest) -> PreparedData:
 
     Raises InputError for a file that cannot be used.
     """
+    if is_store(request.interactions):
+        LOGGER.info("prepare: %s is a sequence store and taken as it is", request.interactions)
+        return prepared_of(open_store(Path(request.interactions)))
     key = pseudonym_key(request)
     path = prepared_path(request, key)
     found = _read_prepared(path)

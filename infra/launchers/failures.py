@@ -37,15 +37,21 @@ class RankEnd:
     log_path: Path
 
 
-def first_failure(prefix: Path, num_ranks: int) -> RankEnd | None:
+def first_failure(
+    prefix: Path, num_ranks: int, *, torchrun_was_killed: bool = False
+) -> RankEnd | None:
     """The rank that failed first, or None when no rank failed by itself.
 
+    torchrun_was_killed: then its ranks are killed with it, some before their supervisors can note
+    anything; such an end says nothing of the cause.
     A survivor's error ("connection closed by peer") follows from the first failure and is later;
     torchrun's own summary compares whole seconds and may name the survivor.
     """
     ends = [_rank_end(prefix, rank) for rank in range(num_ranks)]
     if all(end is None for end in ends):
         return None  # torchrun itself failed before it had ranks
+    if torchrun_was_killed:
+        ends = [end for end in ends if end is not None and end.exit_code != -signal.SIGKILL]
     failed = [
         end or _vanished(prefix, rank)
         for rank, end in enumerate(ends)

@@ -81,7 +81,7 @@ def run_ranks(
         environment=_rank_environment(environment or {}),
     )
     if code != 0:
-        first = first_failure(prefix, num_ranks)
+        first = first_failure(prefix, num_ranks, torchrun_was_killed=code < 0)
         if first is None:
             raise LaunchError(child_failure(what, code, log_path))
         raise rank_failure(module, num_ranks, first)

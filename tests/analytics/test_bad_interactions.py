@@ -93,7 +93,7 @@ def test_a_byte_that_is_not_utf8_far_down_the_file_is_named_by_its_line(tmp_path
 
 
 def test_all_rows_dropped_says_the_counts(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"user_too_short 2.*shortest history \(5 rows\)"):
+    with pytest.raises(InputError, match=r"user_too_short 2.*--min-history \(5 rows\)"):
         from_text(tmp_path, "user,item,time\na,x,1\nb,y,2\n", min_history=5)
 
 

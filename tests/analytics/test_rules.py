@@ -94,6 +94,15 @@ def test_a_given_target_that_is_older_than_its_history_is_dropped() -> None:
     assert kept(events, ALL) == [[(1, 10), (3, 11), (5, 11)]]
 
 
+def test_an_event_that_stands_in_an_earlier_split_is_no_target() -> None:
+    # (2, 11) is trained on and given for validation again; (3, 12) is validation and test
+    events = events_of(
+        [[(1, 10), (2, 11), (2, 11), (3, 12), (3, 12), (4, 13)]],
+        given_splits=np.array([0, 0, 1, 1, 2, 2], dtype=np.uint8),
+    )
+    assert kept(events, ALL) == [[(1, 10), (2, 11), (3, 12), (4, 13)]]
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -261,6 +261,18 @@ def test_an_interrupt_ends_with_130(
     assert cli(monkeypatch, "export") == 130
 
 
+def test_a_signal_inside_a_query_ends_as_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    # DuckDB tells what a signal's handler raises inside a query as a RuntimeError of its own
+    def interrupted(*_: object, **__: object) -> None:
+        raise RuntimeError("Query interrupted")
+
+    monkeypatch.setattr("analytics.export.export", interrupted)
+    monkeypatch.setattr("flows.cli._told", [signal.SIGTERM])
+    assert cli(monkeypatch, "export") == 143
+    monkeypatch.setattr("flows.cli._told", [])
+    assert cli(monkeypatch, "export") == 130
+
+
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("ours")

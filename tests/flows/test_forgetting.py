@@ -68,8 +68,10 @@ def test_forgetting_twice_is_forgetting_once(shop):
     said = shop.content(shop.store_dirs()[0])
     again = forget(shop.runs, [shop.ANNA])
     assert again.erasures == [] and again.num_on_record == 1
-    expected = f"the user is in no store that could be searched, under {shop.runs}"
-    assert again.lines()[0] == expected
+    assert again.lines()[0].startswith(
+        "the user (ids are compared letter by letter) is in no store"
+    )
+    assert str(shop.store_dirs()[0]) in again.lines()[0]
     assert shop.content(shop.store_dirs()[0]) == said
 
 
@@ -78,7 +80,7 @@ def test_every_store_that_holds_the_person_is_changed_and_no_other(shop):
     without_her = shop.prepared(*shop.NAMES[1:], name="two.csv")
     outside = shop.folder / "mine" / "store"
     held_outside = shop.prepared(*shop.NAMES, name="three.csv", out=outside)
-    report = forget(shop.runs, [shop.ANNA], store=outside)
+    report = forget(shop.runs, [shop.ANNA], stores=[outside])
     changed = {done.dataset_id for done in report.erasures}
     assert changed == {with_her.dataset_id, held_outside.dataset_id}
     assert without_her.dataset_id in {path.name for path in shop.store_dirs()}
@@ -299,7 +301,7 @@ def test_expired_rows_go_and_that_is_on_record(shop):
     shop.prepared(*shop.NAMES, keep_days=30, now_us=110 * shop.DAY_US)
     nothing = forget(shop.runs, None, expired=True, now_us=130 * shop.DAY_US)
     assert nothing.erasures == []
-    assert nothing.lines()[0] == f"nothing is past its retention, under {shop.runs}"
+    assert nothing.lines()[0].startswith("nothing is past its retention: ")
     report = forget(shop.runs, None, expired=True, now_us=133 * shop.DAY_US)
     [done] = report.erasures  # days 100 to 102 of four users
     assert (done.reason, done.num_rows, done.num_users) == ("expired", 4 * 3, 0)
@@ -329,7 +331,7 @@ def test_what_cannot_be_asked_is_told_without_the_id(shop):
         forget(shop.runs, ["a", "secret\udcff"])
     assert raised.value.__cause__ is None and raised.value.__suppress_context__
     with pytest.raises(StoreError, match="no sequence store is here"):
-        forget(shop.runs, ["a"], store=shop.folder / "nothing")
+        forget(shop.runs, ["a"], stores=[shop.folder / "nothing"])
 
 
 def test_a_folder_that_never_had_a_store_is_no_error(shop):

@@ -59,3 +59,13 @@ def test_a_rank_that_vanished_with_its_supervisor_is_the_cause(tmp_path):
 
 def test_without_any_rank_there_is_no_first_failure(tmp_path):
     assert first_failure(tmp_path / "m-rank-", 2) is None
+
+
+def test_ranks_killed_with_torchrun_are_not_the_cause(tmp_path):
+    prefix = tmp_path / "m-rank-"
+    note_end(prefix, 1, code=-9, at_s=1000.0)  # rank 0's supervisor did not live to note its end
+    assert first_failure(prefix, 2, torchrun_was_killed=True) is None
+    note_end(prefix, 0, code=3, at_s=999.0)
+    first = first_failure(prefix, 2, torchrun_was_killed=True)
+    assert first is not None
+    assert (first.rank, first.exit_code) == (0, 3)
