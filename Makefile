@@ -2,7 +2,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 comma := ,
-EXTRAS := all,dev$(if $(BROWSER),$(comma)browser)
+EXTRAS := all,dev$(if $(BROWSER),$(comma)browser)$(if $(BENCH),$(comma)bench)
 RUNS_DIR ?= runs
 
 # Larger data sets for tests, when they lie beside the checkout; tests that want them skip without.
@@ -17,7 +17,7 @@ endif
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: ## make .venv and fetch the demo's data (BROWSER=1 adds what browser tests need)
+setup: ## make .venv and fetch the demo's data (BROWSER=1, BENCH=1: for browser tests, for bench/)
 	@$(PYTHON) infra/bootstrap.py --extras $(EXTRAS)
 
 demo: setup ## run the whole pipeline on MovieLens-100K
@@ -26,12 +26,12 @@ demo: setup ## run the whole pipeline on MovieLens-100K
 test: setup ## run the quick tests, eleven minutes on two cores
 	.venv/bin/python -m pytest -q -m "not full and not gpu" --cov --cov-report=term:skip-covered
 
-test-full: browser ## run what takes a fresh clone, a browser or minutes
+test-full: browser ## run what takes a fresh clone, a browser, TorchRec or minutes
 	.venv/bin/python -m pytest -q -m "full"
 
 # A browser for the tests: Debian's own, when this is a Debian and we may install.
 browser:
-	@$(MAKE) --no-print-directory setup BROWSER=1
+	@$(MAKE) --no-print-directory setup BROWSER=1 BENCH=1
 	@if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		apt-get -q update && \
 		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core \

@@ -9,6 +9,9 @@ tells a whole set-up from a half one; a half or broken one is mended, or made an
 Which torch, in this order: where pip is configured with wheels of its own, those; on a host without
 an NVIDIA driver the CPU build; else the CUDA build. The address of PyTorch's CPU wheels is read
 from README.md, which is the only file to name it, or from SEQSCALE_TORCH_INDEX (a mirror).
+
+The extra `bench` also brings TorchRec, without its dependencies: it asks for fbgemm-gpu, the CUDA
+build, while the CPU build that serves as oracle is named fbgemm-gpu-cpu and stands in the extra.
 """
 
 from __future__ import annotations
@@ -34,12 +37,14 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "seqscale-setup.json"
 LOCK = ROOT / ".cache" / "setup.lock"
 WANTED = (3, 11)
+BENCH = "bench"  # the extra that TorchRec comes with
 INSTALL_TIMEOUT_S = 3600
 FETCH_TIMEOUT_S = 180
 
 # Measured on 30 November 2026 for `.[all,dev]` without a cache: 397 MB received besides torch,
 # whose CPU wheel has 192 MB; the CUDA build with its 19 libraries has 2.7 GB by the index's sizes.
 DOWNLOADS = {"cpu": "about 0.6 GB", "cuda": "about 3.1 GB", "given": "about 0.4 GB plus torch"}
+BENCH_DOWNLOAD = " and 61 MB for bench"
 
 
 def main() -> int:
@@ -138,7 +143,8 @@ def _make_ready(extras: list[str]) -> None:
     """Install into the venv there is, or into a new one when that is missing or beyond repair."""
     build, reason, index = _torch_build()
     print(f"Setting up {VENV} for {', '.join(extras)}.")
-    print(f"torch: {reason}. To download: {DOWNLOADS[build]}, less what is cached.", flush=True)
+    size = DOWNLOADS[build] + (BENCH_DOWNLOAD if BENCH in extras else "")
+    print(f"torch: {reason}. To download: {size}, less what is cached.", flush=True)
     STAMP.unlink(missing_ok=True)
     if _interpreter_works():
         try:
@@ -195,13 +201,16 @@ def _cpu_index() -> str | None:
 def _install(build: str, index: str | None, extras: list[str]) -> None:
     """Install torch from `index` alone when one is given, then the rest from pip's own index.
 
-    Two steps, so that the second index never supplies anything but torch.
+    Two steps, so that the second index never supplies anything but torch; and a third for TorchRec,
+    so that its wish for another build of FBGEMM is not heard.
     """
     lock = ROOT / "infra" / "locks" / ("py311-cuda.txt" if build == "cuda" else "py311-cpu.txt")
     uv = _uv(lock)
     if index is not None:
         _installer(uv, lock, ["--no-deps", "--index-url", index, "torch"])
     _installer(uv, lock, ["-e", f"{ROOT}[{','.join(extras)}]"])
+    if BENCH in extras:
+        _installer(uv, lock, ["--no-deps", "torchrec"])
 
 
 def _uv(lock: Path) -> str | None:

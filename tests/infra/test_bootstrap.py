@@ -1,5 +1,6 @@
 """The set-up knows when it is done, which torch to take, and that another one is running."""
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -178,6 +179,55 @@ def test_uv_is_told_what_pip_is_told_unless_it_was_told_itself(checkout, monkeyp
     assert settings["UV_EXTRA_INDEX_URL"].split() == ["https://a.test", "https://b.test"]
     assert settings["UV_INDEX_STRATEGY"] == "unsafe-best-match"
     assert "UV_HTTP_TIMEOUT" not in settings
+
+
+@pytest.mark.parametrize("extras", [["all", "dev"], ["all", "bench", "dev"]])
+def test_torchrec_comes_last_and_alone_with_the_bench_extra(checkout, monkeypatch, extras):
+    steps = []
+    monkeypatch.setattr(bootstrap, "_uv", lambda lock: None)
+    monkeypatch.setattr(
+        bootstrap, "_installer", lambda uv, lock, arguments: steps.append(arguments)
+    )
+    bootstrap._install("cpu", "https://wheels.test/cpu", extras)
+    torch = ["--no-deps", "--index-url", "https://wheels.test/cpu", "torch"]
+    ours = ["-e", f"{checkout}[{','.join(extras)}]"]
+    torchrec = [["--no-deps", "torchrec"]] if "bench" in extras else []
+    assert steps == [torch, ours, *torchrec]
+
+
+@pytest.mark.parametrize(
+    ("settings", "extras"),
+    [
+        ([], "all,dev"),
+        (["BROWSER=1"], "all,dev,browser"),
+        (["BENCH=1"], "all,dev,bench"),
+        (["BROWSER=1", "BENCH=1"], "all,dev,browser,bench"),
+    ],
+)
+def test_make_setup_names_the_extras(settings, extras):
+    command = ["make", "--dry-run", "setup", "PYTHON=python", *settings]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"infra/bootstrap.py --extras {extras}\n" in told
+
+
+def test_the_bench_extra_holds_what_torchrec_needs_but_the_cuda_build():
+    requires = importlib.metadata.requires
+    try:
+        wanted = [Requirement(text) for text in requires("torchrec") or []]
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("TorchRec is not installed; 'make setup BENCH=1' brings it")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bench = {Requirement(text).name for text in project["optional-dependencies"]["bench"]}
+    needed = {requirement.name for requirement in wanted if not requirement.marker}
+    assert needed - bench == {"fbgemm-gpu"}
+    assert "fbgemm-gpu-cpu" in bench
+    for build in ("cpu", "cuda"):
+        versions = locked(build)
+        assert versions["torchrec"] == importlib.metadata.version("torchrec")
+        assert versions["fbgemm-gpu-cpu"] == versions["torchrec"]
+        for requirement in wanted:
+            if requirement.name in bench:
+                assert requirement.specifier.contains(versions[requirement.name])
 
 
 def locked(build: str) -> dict[str, str]:
