@@ -136,7 +136,7 @@ def make_plan(
             batch_sequences=batch_sequences,
             max_events=max_tokens_per_rank,
         )
-    dealing = _Dealing(
+    dealing = Dealing(
         cost_W=cost.sequence_cost_s(windows.lengths),
         token_W=windows.lengths,
         num_ranks=num_ranks,
@@ -178,8 +178,8 @@ def make_run_plan(training_length_N: npt.ArrayLike, cost: CostModel, config: Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Dealing:
-    """What every batch and arm of one plan is dealt by."""
+class Dealing:
+    """What every batch and arm of one plan is dealt by; also replan.py's and a user's sampler's."""
 
     cost_W: Floats  # cost of each window
     token_W: Ints  # events of each window
@@ -207,7 +207,7 @@ class _Dealing:
         sequences, loads = [], []
         count_SR = np.zeros((len(batches), self.num_ranks), dtype=np.int64)
         for step, batch in enumerate(batches):
-            rank_B = self._ranks(arm, batch, step)
+            rank_B = self.ranks(arm.placement, batch, step)
             sequences.append(batch[np.argsort(rank_B, kind="stable")].astype(np.int32))
             count_SR[step] = np.bincount(rank_B, minlength=self.num_ranks)
             loads.append(load_of_ranks(self.cost_W[batch], rank_B, self.num_ranks))
@@ -220,8 +220,9 @@ class _Dealing:
             bound_straggler_share=bound_share([self.cost_W[b] for b in batches], self.num_ranks),
         )
 
-    def _ranks(self, arm: ArmConfig, batch: Ints, step: int) -> Ints:
-        place = PLACEMENT_FUNCTIONS[arm.placement]
+    def ranks(self, placement: str, batch: Ints, step: int) -> Ints:
+        """The rank of each window of one batch; shape (B,). Raises PlanError as make_plan does."""
+        place = PLACEMENT_FUNCTIONS[placement]
         cost_B = self.cost_W[batch]
         rng = np.random.default_rng([self.seed, _RANDOM_PLACEMENT, step])
         if self.max_tokens is None:
