@@ -4,6 +4,7 @@
     |-- InputError           an interactions file or another given file cannot be used
     |-- ConfigError          a setting is out of its bounds, or two settings contradict each other
     |-- StoreError           a sequence store is missing, half-written or of another version
+    |-- IdError              an id of a batch is not a row of its table; also an IndexError
     |-- PlanError            a plan on disk does not fit the store or the ranks
     |-- JournalError         a record file holds a line that is not a record
     |-- LaunchError          a child process (ranks, sampler, registration) ended badly or too late
@@ -28,6 +29,10 @@ class ConfigError(SeqscaleError):
 
 class StoreError(SeqscaleError):
     """A sequence store cannot be read or written."""
+
+
+class IdError(SeqscaleError, IndexError):
+    """An id of a batch is not a row of its table."""
 
 
 class PlanError(SeqscaleError):

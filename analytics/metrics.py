@@ -176,6 +176,53 @@ def models(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
     )
 
 
+def schedule_trials(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
+    """What each run of a pipeline that was to pick a schedule has tried, as it tried it."""
+    query = """
+        SELECT r.arm, t.* EXCLUDE (run_id, pipeline_id, attempt)
+        FROM fact_schedule_trial AS t
+        JOIN dim_run AS r USING (run_id)
+        WHERE t.pipeline_id = ?
+        ORDER BY r.arm, t.step, t.num_steps = 0, t.step_s, t.schedule
+    """
+    return _rows(con, query, [pipeline_id])
+
+
+def transport_trials(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
+    """What was measured of the transports when a pipeline's training started."""
+    query = """
+        SELECT DISTINCT t.* EXCLUDE (run_id, pipeline_id, attempt), r.transport AS label
+        FROM fact_transport_trial AS t
+        JOIN dim_run AS r USING (run_id)
+        WHERE t.pipeline_id = ?
+        ORDER BY t.is_chosen DESC, t.transport
+    """
+    return _rows(con, query, [pipeline_id])
+
+
+def cost_fits(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
+    """Every refit of a cost model in a pipeline, in the order of steps."""
+    query = """
+        SELECT r.arm, f.* EXCLUDE (run_id, pipeline_id, attempt)
+        FROM fact_cost_fit AS f
+        JOIN dim_run AS r USING (run_id)
+        WHERE f.pipeline_id = ?
+        ORDER BY r.arm, f.step
+    """
+    return _rows(con, query, [pipeline_id])
+
+
+def recording_share(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> float | None:
+    """CPU time that recording took over the time of the steps recorded, 0..1; NULL when untold."""
+    query = """
+        SELECT sum(recorder_cpu_s) / sum(window_s) AS recording_share
+        FROM fact_step
+        WHERE pipeline_id = ? AND recorder_cpu_s IS NOT NULL
+    """
+    share: float | None = _rows(con, query, [pipeline_id])[0]["recording_share"]
+    return share
+
+
 def price(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
     """Which price was applied to a pipeline, from which list and of which day."""
     return _rows(

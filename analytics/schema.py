@@ -42,6 +42,7 @@ __all__ = [
     "DimPrice",
     "DimRun",
     "FactBatchProfile",
+    "FactCostFit",
     "FactDeviceSample",
     "FactDroppedRows",
     "FactEvaluation",
@@ -49,8 +50,10 @@ __all__ = [
     "FactMemoryForecast",
     "FactProfile",
     "FactProfileAdvice",
+    "FactScheduleTrial",
     "FactStep",
     "FactStragglerForecast",
+    "FactTransportTrial",
     "Scalar",
     "column",
     "columns",
@@ -187,6 +190,78 @@ class DimRun:
     currency: str = column("ISO 4217 code of every cost of this run")
     started_unix_ns: int = column("Start, UTC", unit="ns", lower=0)
     seqscale_version: str = column("Version of seqscale that ran")
+    transport: str | None = column(
+        "How tensors travelled between ranks, a link named when it was emulated", added=True
+    )
+    precision: str | None = column("Of the dense part's products: fp32 or bf16", added=True)
+    micro_batches: int | None = column(
+        "Parts of a rank's batch inside one step", lower=1, added=True
+    )
+    table_optimizer: str | None = column("Optimiser of the embedding tables", added=True)
+
+
+@table(
+    "fact_schedule_trial",
+    key=("run_id", "step", "schedule"),
+    grain="one schedule tried by a run that was to pick one",
+)
+class FactScheduleTrial:
+    """How long a run's steps took under each schedule, and which it went on with."""
+
+    run_id: str = column("The run")
+    pipeline_id: str = column("The pipeline")
+    attempt: int = column("Start of the training, from 0", lower=0)
+    step: int = column("Step before which it was decided", lower=0)
+    schedule: str = column("Order of exchange and compute that was tried")
+    num_steps: int = column("Steps it was timed over; 0 where it cannot be used", lower=0)
+    step_s: float | None = column(
+        "Median over its steps of the slowest rank's time", unit="s", lower=0
+    )
+    is_chosen: bool = column("Whether the run went on with it")
+    reason: str = column("Why it was or was not taken")
+
+
+@table("fact_cost_fit", key=("run_id", "step"), grain="one refit of a run's cost model")
+class FactCostFit:
+    """A cost model fitted to a run's own step times while it ran."""
+
+    run_id: str = column("The run")
+    pipeline_id: str = column("The pipeline")
+    attempt: int = column("Start of the training, from 0", lower=0)
+    step: int = column("Step after which it was fitted", lower=0)
+    num_measured: int = column("Rank-steps it was fitted to", lower=0)
+    t_step_s: float = column("Time of a step whatever it holds", unit="s", lower=0)
+    c0_s: float = column("Time of a sequence", unit="s", lower=0)
+    a_s: float = column("Time of an event", unit="s", lower=0)
+    b_s: float = column("Time of a pair of events", unit="s", lower=0)
+    residual_ratio: float = column("Mean |measured - fitted| over mean measured", lower=0)
+    is_taken: bool = column("Whether the coming batches were placed anew by it")
+    reason: str = column("Why it was or was not taken")
+
+
+@table(
+    "fact_transport_trial",
+    key=("run_id", "transport"),
+    grain="one transport tried at the start of a run",
+)
+class FactTransportTrial:
+    """What a transport takes from compute that runs beside it, measured at the start of a run."""
+
+    run_id: str = column("The run")
+    pipeline_id: str = column("The pipeline")
+    attempt: int = column("Start of the training, from 0", lower=0)
+    transport: str = column("gloo, nccl or host_staged")
+    is_available: bool = column("Whether it can be used here")
+    is_chosen: bool = column("Whether the run took it")
+    alone_s: float | None = column("A matrix product alone", unit="s", lower=0)
+    beside_s: float | None = column("The same beside the transport", unit="s", lower=0)
+    slowdown_share: float | None = column(
+        "Share of the product's rate that is lost beside the transport", lower=0, upper=1
+    )
+    bytes_per_s: float | None = column(
+        "What it carried between the ranks meanwhile", unit="bytes/s", lower=0
+    )
+    reason: str = column("Why it was taken, or not, or cannot be")
 
 
 @table("fact_step", key=("run_id", "rank", "step"), grain="one training step on one rank")
@@ -236,6 +311,29 @@ class FactStep:
     num_rows: int = column("Distinct embedding rows this rank needed", lower=0)
     num_rows_ahead: int = column("Of these, fetched during the step before", lower=0)
     sent_bytes: int = column("Bytes this rank sent to others", unit="bytes", lower=0)
+    exposed_ids_s: float | None = column(
+        "Of exposed_comm_total_s: waited to learn which rows are asked of whom",
+        unit="s",
+        lower=0,
+        added=True,
+    )
+    exposed_rows_s: float | None = column(
+        "Of exposed_comm_total_s: waited for embedding rows", unit="s", lower=0, added=True
+    )
+    exposed_gradients_s: float | None = column(
+        "Of exposed_comm_total_s: waited for embedding gradients", unit="s", lower=0, added=True
+    )
+    exposed_dense_s: float | None = column(
+        "Of exposed_comm_total_s: waited for the dense gradients", unit="s", lower=0, added=True
+    )
+    recorder_cpu_s: float | None = column(
+        "CPU time that recording this step took", unit="s", lower=0, added=True
+    )
+    was_skipped: bool | None = column(
+        "Whether the step was left out because its gradient was not finite; its targets and loss "
+        "then count 0",
+        added=True,
+    )
 
 
 @table(

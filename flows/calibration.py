@@ -68,14 +68,18 @@ def calibrated_cost(
 
 
 def cost_key(config: RunConfig) -> str:
-    """Names what a calibration depends on: the model, the lengths, the negatives, the processor."""
+    """Names what a calibration depends on: model, precision, lengths, negatives, and the device."""
     parts: dict[str, Any] = {
         "model": dataclasses.asdict(config.model),
         "num_negatives": config.train.num_negatives,
+        "precision": config.train.precision,
         "lengths": LENGTHS,
         "num_items": NUM_ITEMS,
         "host": host_cpu(),
+        "device": config.train.device,
     }
+    if config.train.device == "cuda":
+        parts["gpus"] = host_gpus()
     return content_hash(json.dumps(parts, sort_keys=True))[:16]
 
 
@@ -88,6 +92,17 @@ def host_cpu() -> str:
                 name = line.split(":", 1)[1].strip()
                 break
     return f"{os.cpu_count()} x {name}"
+
+
+def host_gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
+    """The models of this host's NVIDIA GPUs as its driver tells them; empty where it does not."""
+    told = []
+    for path in sorted(root.glob("*/information")):
+        with contextlib.suppress(OSError):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if line.startswith("Model:"):
+                    told.append(line.split(":", 1)[1].strip())
+    return told
 
 
 @contextlib.contextmanager
@@ -134,7 +149,7 @@ def _measure(config: RunConfig, path: Path, stop: threading.Event | None) -> Non
     lengths = [n for n in LENGTHS if n <= config.model.max_length] or [config.model.max_length]
     command = [sys.executable, "-m", "training.calibrate", "--config", str(config_path)]
     command += ["--lengths", ",".join(str(n) for n in lengths), "--num-items", str(NUM_ITEMS)]
-    command += ["--out", str(out_path)]
+    command += ["--device", config.train.device, "--out", str(out_path)]
 
     log_path = path.with_suffix(".log")
     run_child(

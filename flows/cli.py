@@ -19,7 +19,14 @@ from typing import Annotated, Any
 import typer
 
 from analytics.errors import SeqscaleError
-from flows.options import NamingFlags, ReadingFlags, RuleFlags, given_options, with_options
+from flows.options import (
+    NamingFlags,
+    ReadingFlags,
+    RuleFlags,
+    TrainFlags,
+    given_options,
+    with_options,
+)
 
 RUNS_DIR = Path("runs")
 DEFAULT_INSTANCE = "p5.48xlarge"
@@ -53,6 +60,7 @@ def run(
     context: typer.Context,
     reading: ReadingFlags,
     rules: RuleFlags,
+    training: TrainFlags,
     naming: NamingFlags,
     interactions: Annotated[
         str | None,
@@ -108,6 +116,8 @@ def run(
         lookahead=lookahead,
         cut_giants=cut_giants,
         max_tokens_per_rank=max_tokens_per_rank,
+        schedule=training.schedule,
+        train=training.changes(),
     )
     name = new_pipeline_id() if pipeline_id is None else pipeline_id
     cost = price(instance, region=region, currency=currency, rates=rates, pipeline_id=name)

@@ -55,6 +55,75 @@ class ReadingFlags:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainFlags:
+    """How the ranks compute and communicate; what is left out is the recipe's."""
+
+    schedule: Annotated[
+        Text,
+        typer.Option(
+            help="Of the balanced arm: synchronous, ids_ahead, prioritised, split or auto, which "
+            "tries all on the first steps."
+        ),
+    ] = None
+    micro_batches: Annotated[
+        int | None, typer.Option(help="Parts of a rank's batch inside one optimiser step.")
+    ] = None
+    precision: Annotated[Text, typer.Option(help="fp32 or bf16, of the dense part.")] = None
+    clip_norm: Annotated[
+        float | None,
+        typer.Option(help="Greatest global norm of a gradient; synchronous and ids_ahead only."),
+    ] = None
+    skip_non_finite: Annotated[
+        bool | None,
+        typer.Option(
+            "--skip-non-finite/--end-on-non-finite",
+            help="Leave out a step whose gradient is not finite; synchronous and ids_ahead only.",
+        ),
+    ] = None
+    table_optimizer: Annotated[
+        Text, typer.Option(help="rowwise_adagrad, adagrad, lazy_adam or sgd.")
+    ] = None
+    table_placement: Annotated[Text, typer.Option(help="round_robin or hash.")] = None
+    refit: Annotated[
+        bool | None,
+        typer.Option(
+            "--refit/--no-refit",
+            help="Refit the cost model from the run's own steps; without it a run repeats its "
+            "figures to the bit.",
+        ),
+    ] = None
+    transport: Annotated[
+        Text, typer.Option(help="gloo, nccl, host_staged or auto, which measures them.")
+    ] = None
+    nccl_zero_cta: Annotated[
+        bool | None,
+        typer.Option("--nccl-zero-cta", help="Ask NCCL to take no compute units where it can."),
+    ] = None
+    link: Annotated[
+        Text,
+        typer.Option(help="Emulate a link between the ranks, such as 100mbit; figures say so."),
+    ] = None
+    device: Annotated[Text, typer.Option(help="cpu or cuda.")] = None
+
+    def changes(self) -> dict[str, Any]:
+        """Settings of TrainConfig that were given.
+
+        Raises ConfigError for a link that is no rate.
+        """
+        from training.links import parse_link
+        from training.recipes import REFIT_STEPS
+
+        given = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        given.pop("schedule", None)
+        if "link" in given:
+            given["link_mbit_per_s"] = parse_link(given.pop("link"))
+        if "refit" in given:
+            first, interval = REFIT_STEPS if given.pop("refit") else (0, 0)
+            given |= {"refit_first_step": first, "refit_interval_steps": interval}
+        return given
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RuleFlags:
     """Which rows and histories are kept, and how they are split."""
 

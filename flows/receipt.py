@@ -18,6 +18,7 @@ from analytics.prepared import published
 from analytics.warehouse import open_published
 from flows.private import FILE_MODE, write_json
 from flows.receipt_lines import (
+    choice_lines,
     comparison_lines,
     device_lines,
     money_line,
@@ -62,6 +63,10 @@ def collect(request: RunRequest, prepared: PreparedData) -> Json:
         prices = metrics.price(con, request.pipeline_id)
         models = metrics.models(con, request.pipeline_id)
         devices = metrics.device_use(con, request.pipeline_id)
+        schedules = metrics.schedule_trials(con, request.pipeline_id)
+        transports = metrics.transport_trials(con, request.pipeline_id)
+        fits = metrics.cost_fits(con, request.pipeline_id)
+        recording = metrics.recording_share(con, request.pipeline_id)
     return {
         "pipeline_id": request.pipeline_id,
         "recipe": request.config.recipe,
@@ -70,6 +75,10 @@ def collect(request: RunRequest, prepared: PreparedData) -> Json:
         "comparison": comparison,
         "price": prices[0] if prices else None,
         "devices": devices,
+        "schedule_trials": schedules,
+        "transport_trials": transports,
+        "cost_fits": fits,
+        "recording_share": recording,
         "mlflow": _mlflow(request, models),
         "paths": _paths(request),
         "next": next_steps(request),
@@ -85,6 +94,7 @@ def markdown(receipt: Json) -> str:
     lines += [f"| {' | '.join(cells)} |" for cells in table_cells(arms)]
     lines += ["", "## Balanced against baseline", ""]
     lines += [f"- {line}" for line in comparison_lines(receipt["comparison"])]
+    lines += [f"- {line}" for line in choice_lines(receipt)]
     lines += [f"- {line}" for line in device_lines(receipt["devices"])]
     lines += [f"- {line}" for line in quality_lines(arms)]
     lines += [
@@ -147,7 +157,8 @@ def show(receipt: Json, *, width: int | None = None) -> None:
         table.add_row(*cells)
     console.print(dataset_line(receipt), markup=False, highlight=False)
     console.print(table)
-    remarks = [*comparison_lines(receipt["comparison"]), *device_lines(receipt["devices"])]
+    remarks = [*comparison_lines(receipt["comparison"]), *choice_lines(receipt)]
+    remarks += device_lines(receipt["devices"])
     for line in (*remarks, *quality_lines(receipt["arms"]), money_line(receipt)):
         console.print(line, markup=False, highlight=False)
     console.print()

@@ -100,6 +100,28 @@ def comparison_lines(comparison: Json | None) -> list[str]:
     ]
 
 
+def choice_lines(receipt: Json) -> list[str]:
+    """What the run found out and chose by itself: transport, schedule, cost model."""
+    lines = [
+        f"transport {trial['label']}: {trial['reason']}"
+        for trial in receipt["transport_trials"]
+        if trial["is_chosen"]
+    ]
+    for trial in receipt["schedule_trials"]:
+        time = "" if trial["step_s"] is None else f" {milliseconds(trial['step_s'])} a step,"
+        lines.append(f"{trial['arm']}, schedule {trial['schedule']}:{time} {trial['reason']}")
+    for fit in receipt["cost_fits"]:
+        lines.append(
+            f"{fit['arm']}, cost model refitted after step {fit['step']} to "
+            f"{fit['num_measured']:,} measured steps (off by {percent(fit['residual_ratio'])}): "
+            f"{fit['reason']}"
+        )
+    share = receipt["recording_share"]
+    if share is not None:
+        lines.append(f"recording the steps took {share * 100:.2f} % of their time")
+    return lines
+
+
 def device_lines(devices: list[Json]) -> list[str]:
     """How busy each device was while the ranks trained, and what watching it took."""
     lines = []

@@ -10,6 +10,7 @@ import datetime
 import re
 import secrets
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -147,17 +148,26 @@ def configure(
     lookahead: int | None = None,
     cut_giants: bool | None = None,
     max_tokens_per_rank: int | None = None,
+    schedule: str | None = None,
+    train: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """A recipe with what the command line says otherwise.
 
+    schedule: of every arm but the first, which is what the others are compared with. train:
+    further settings of TrainConfig by name.
     Raises ConfigError when a value is out of its bounds.
     """
     changes: dict[str, Any] = {"global_batch_sequences": batch, "num_epochs": epochs, "seed": seed}
     changes |= {"lookahead_batches": lookahead, "split_giants": cut_giants}
     changes |= {"max_tokens_per_rank": max_tokens_per_rank}
     given = {name: value for name, value in changes.items() if value is not None}
+    given |= train or {}
+    first, *others = base.arms
+    if schedule is not None:
+        others = [dataclasses.replace(arm, schedule=schedule) for arm in others]
     return dataclasses.replace(
         base,
+        arms=(first, *others),
         train=dataclasses.replace(base.train, **given),
         num_ranks=base.num_ranks if ranks is None else ranks,
     )

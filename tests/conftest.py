@@ -103,7 +103,8 @@ class PaperRuns:
             num_epochs=1, global_batch_sequences=8, predicted_straggler_share=0.25,
             bound_straggler_share=0.0, collision_share=0.5, instance_type="paper.1",
             device_hour_cost=9.0, currency="EUR", started_unix_ns=STARTED_UNIX_NS,
-            seqscale_version="0",
+            seqscale_version="0", transport="gloo", precision="fp32", micro_batches=1,
+            table_optimizer="rowwise_adagrad",
         )  # fmt: skip
         return schema.DimRun(**(values | changes))
 
@@ -119,7 +120,8 @@ class PaperRuns:
             exposed_comm_total_s=wait_s + wire_s, comm_s=wait_s + wire_s, overlapped_comm_s=0.0,
             cpu_s=busy_s / 2, predicted_cost_s=busy_s, num_sequences=4, num_tokens=20,
             num_targets=16, loss_sum=16.0 * (5 - step), num_rows=16, num_rows_ahead=4,
-            sent_bytes=1024,
+            sent_bytes=1024, exposed_ids_s=0.0, exposed_rows_s=wait_s + wire_s,
+            exposed_gradients_s=0.0, exposed_dense_s=0.0, recorder_cpu_s=0.0, was_skipped=False,
         )  # fmt: skip
         return schema.FactStep(**(values | changes))
 

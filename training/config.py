@@ -23,9 +23,20 @@ PLACEMENTS = (
     "lpt_fast",
     "karmarkar_karp",
 )
-SCHEDULES = ("synchronous", "exclusive_ahead")
+SCHEDULES = ("synchronous", "ids_ahead", "prioritised", "split", "auto")
+TABLE_OPTIMIZERS = ("rowwise_adagrad", "adagrad", "lazy_adam", "sgd")
+ROW_PLACEMENTS = ("round_robin", "hash", "replicated")
+PRECISIONS = ("fp32", "bf16")
+ATTENTIONS = ("auto", "loop", "padded", "varlen", "flex")
+TRANSPORTS = ("auto", "gloo", "nccl", "host_staged")
+DEVICES = ("cpu", "cuda")
 
 Config = TypeVar("Config")
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name} is {value!r}; known are {', '.join(known)}.")
 
 
 def _bounded(name: str, value: float, lower: float, upper: float) -> None:
@@ -47,6 +58,7 @@ class ModelConfig:
     dropout: float = 0.2  # share of hidden units dropped, on inputs and on both residual branches
     max_length: int = 4096  # longest training history [events]; longer ones keep the newest
     temperature: float = 0.05  # divides the cosine before the softmax
+    attention: str = "auto"  # back end, training/attention.py; all compute the same
 
     def __post_init__(self) -> None:
         _bounded("embedding_dim", self.embedding_dim, 4, 4096)
@@ -56,6 +68,7 @@ class ModelConfig:
         _bounded("dropout", self.dropout, 0.0, 0.9)
         _bounded("max_length", self.max_length, 2, 1_000_000)
         _bounded("temperature", self.temperature, 1e-3, 10.0)
+        _one_of("attention", self.attention, ATTENTIONS)
         if self.embedding_dim % self.num_heads or self.embedding_dim % 4:
             raise ConfigError(
                 f"embedding_dim is {self.embedding_dim}; it must be a multiple of 4 and of "
@@ -74,6 +87,31 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TableConfig:
+    """One embedding table, its rows spread over the ranks."""
+
+    name: str
+    num_rows: int
+    width: int  # entries of a row
+    optimizer: str = "rowwise_adagrad"
+    learning_rate: float = 0.1
+    eps: float = 1e-8  # beside the root in the optimiser's denominator
+    beta1: float = 0.9  # lazy Adam's
+    beta2: float = 0.999  # lazy Adam's
+    placement: str = "round_robin"  # which rank owns which row; replicated: every rank all rows
+
+    def __post_init__(self) -> None:
+        _bounded(f"table {self.name}: num_rows", self.num_rows, 1, 2**40)
+        _bounded(f"table {self.name}: width", self.width, 1, 65536)
+        _bounded(f"table {self.name}: learning_rate", self.learning_rate, 0.0, 100.0)
+        _bounded(f"table {self.name}: eps", self.eps, 0.0, 1.0)
+        _bounded(f"table {self.name}: beta1", self.beta1, 0.0, 0.999999)
+        _bounded(f"table {self.name}: beta2", self.beta2, 0.0, 0.999999)
+        _one_of(f"table {self.name}: optimizer", self.optimizer, TABLE_OPTIMIZERS)
+        _one_of(f"table {self.name}: placement", self.placement, ROW_PLACEMENTS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """How the model is trained; the same for every arm."""
 
@@ -84,11 +122,23 @@ class TrainConfig:
     split_giants: bool = True  # cut a history that costs more than a rank's share of a mean batch
     max_tokens_per_rank: int | None = None  # events that a rank may hold in one step; None: any
     num_negatives: int = 128  # negatives a sequence, shared by its positions
-    table_learning_rate: float = 0.1  # row-wise Adagrad, item table
+    micro_batches: int = 1  # parts of a rank's batch inside one optimiser step; bounds memory
+    precision: str = "fp32"  # of the dense part's products; tables, sums and states stay fp32
+    clip_norm: float | None = None  # greatest global norm of a step's gradient; None: any
+    skip_non_finite: bool = False  # leave out a step whose gradient is not finite, and count it
+    table_optimizer: str = "rowwise_adagrad"
+    table_placement: str = "round_robin"
+    table_learning_rate: float = 0.1  # of the item table
     dense_learning_rate: float = 2e-3  # AdamW, everything else
     weight_decay: float = 0.0  # AdamW's, on matrices only
     seed: int = 1
     collective_timeout_s: int = 45  # a rank that waits longer than this ends with the reason
+    device: str = "cpu"  # where ranks compute; ranks share the GPUs of their host in turn
+    transport: str = "auto"  # how tensors travel; auto: what a start-up measurement prefers
+    nccl_zero_cta: bool = False  # ask NCCL to use no compute units; comm/nccl.py says where it does
+    link_mbit_per_s: float | None = None  # emulate a link this slow between the ranks; None: none
+    refit_first_step: int = 0  # refit the cost model after this step; 0: keep the calibration
+    refit_interval_steps: int = 0  # and again after so many more; 0: once
 
     def __post_init__(self) -> None:
         _bounded("num_epochs", self.num_epochs, 1, 10_000)
@@ -98,6 +148,18 @@ class TrainConfig:
         if self.max_tokens_per_rank is not None:
             _bounded("max_tokens_per_rank", self.max_tokens_per_rank, 2, 1_000_000_000)
         _bounded("num_negatives", self.num_negatives, 1, 1_000_000)
+        _bounded("micro_batches", self.micro_batches, 1, 1024)
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("device", self.device, DEVICES)
+        _one_of("transport", self.transport, TRANSPORTS)
+        _one_of("table_optimizer", self.table_optimizer, TABLE_OPTIMIZERS)
+        _one_of("table_placement", self.table_placement, ROW_PLACEMENTS[:2])
+        if self.clip_norm is not None:
+            _bounded("clip_norm", self.clip_norm, 1e-12, 1e12)
+        if self.link_mbit_per_s is not None:
+            _bounded("link_mbit_per_s", self.link_mbit_per_s, 0.1, 1e6)
+        _bounded("refit_first_step", self.refit_first_step, 0, 1_000_000)
+        _bounded("refit_interval_steps", self.refit_interval_steps, 0, 1_000_000)
         _bounded("table_learning_rate", self.table_learning_rate, 0.0, 100.0)
         _bounded("dense_learning_rate", self.dense_learning_rate, 0.0, 100.0)
         _bounded("weight_decay", self.weight_decay, 0.0, 10.0)
@@ -114,16 +176,26 @@ class ArmConfig:
     schedule: str
 
     def __post_init__(self) -> None:
-        if self.placement not in PLACEMENTS:
-            raise ConfigError(
-                f"placement is {self.placement!r}; known are {', '.join(PLACEMENTS)}."
-            )
-        if self.schedule not in SCHEDULES:
-            raise ConfigError(f"schedule is {self.schedule!r}; known are {', '.join(SCHEDULES)}.")
+        _one_of("placement", self.placement, PLACEMENTS)
+        _one_of("schedule", self.schedule, SCHEDULES)
+
+
+def schedule_refusal(schedule: str, *, needs_whole_gradient: bool) -> str | None:
+    """Why a schedule cannot clip a gradient or leave a step out; None when nothing is asked of it.
+
+    Both need the whole gradient in hand before any of it is applied.
+    """
+    if not needs_whole_gradient or schedule not in ("prioritised", "split"):
+        return None
+    return (
+        f"The schedule '{schedule}' applies part of a step's gradient before the rest is known, so "
+        "it can neither clip by the global norm nor leave out a step whose gradient is not finite. "
+        "Take 'synchronous', 'ids_ahead' or 'auto', or drop clip_norm and skip_non_finite."
+    )
 
 
 BASELINE = ArmConfig(name="baseline", placement="random_equal", schedule="synchronous")
-BALANCED = ArmConfig(name="balanced", placement="lpt_free", schedule="exclusive_ahead")
+BALANCED = ArmConfig(name="balanced", placement="lpt_free", schedule="auto")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,6 +218,11 @@ class RunConfig:
                 f"{self.num_ranks} ranks, so some ranks would never work. Raise --batch to at "
                 f"least {self.num_ranks} or lower --ranks."
             )
+        whole = self.train.clip_norm is not None or self.train.skip_non_finite
+        for arm in self.arms:
+            reason = schedule_refusal(arm.schedule, needs_whole_gradient=whole)
+            if reason is not None:
+                raise ConfigError(f"Arm {arm.name}: {reason}")
         names = [arm.name for arm in self.arms]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"arms are named {names}; at least one is needed, each name once.")

@@ -5,6 +5,9 @@ history, or a part of a giant's, whose first events may be context without a tar
 the positions they have in the history, which are those that evaluation asks for. Negatives and
 dropout are drawn by window.
 
+A plan may be replaced while the feed runs (`ArmPlans`), from a step on that no rank can have built
+yet: `first_safe_step` gives it, the same on every rank that has taken as many batches.
+
 Before: the plan says which windows; the store maps their events.   After: training/pipeline/.
 Price: `depth` batches of host memory; order is kept, so a run is repeatable.
 """
@@ -14,22 +17,23 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from analytics.errors import PlanError
+from analytics.errors import IdError, PlanError
 from analytics.store import SequenceStore
 from training.config import RunConfig
-from training.model import JaggedBatch
+from training.jagged import JaggedBatch, moved
 from training.planning.plan import ArmPlan, WindowIds
 from training.planning.windows import Windows
 from training.randomness import dropout_keep, negatives
 
 Ids = npt.NDArray[np.int64]
+DEPTH = 3  # batches built ahead
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +45,19 @@ class RankBatch:
     batch: JaggedBatch
     num_targets: int  # on this rank
     global_targets: int  # over all ranks: what every gradient is divided by
+
+    @property
+    def row_ids(self) -> tuple[Tensor, ...]:
+        """The distinct ids of each table; there is one."""
+        return (self.row_ids_U,)
+
+    def to(self, device: torch.device) -> RankBatch:
+        """The batch with its tensors on `device`; itself when they are there already."""
+        if self.row_ids_U.device == device:
+            return self
+        return dataclasses.replace(
+            self, row_ids_U=moved(self.row_ids_U, device), batch=self.batch.to(device)
+        )
 
 
 class BatchBuilder:
@@ -80,6 +97,7 @@ class BatchBuilder:
         row_ids, place = np.unique(
             np.concatenate([inputs, targets, negatives_K]), return_inverse=True
         )
+        self._check_ids(row_ids, step)
         place_T = torch.from_numpy(place.astype(np.int64))
         parts = torch.split(place_T, [len(inputs), len(targets), len(negatives_K)])
         lengths = tuple(len(e) - 1 for e in events)
@@ -116,6 +134,17 @@ class BatchBuilder:
                 f"the store has {len(end_N)} of {int(self._trained_length_N.sum()):,} to train on. "
                 "The plan was made for another store or max_length; delete its folder and run "
                 "'seqscale run' again."
+            )
+
+    def _check_ids(self, row_ids: Ids, step: int) -> None:
+        """Raise IdError when the store holds an item that its own header does not know."""
+        num_items = self._store.header.num_items
+        if len(row_ids) and not 0 <= row_ids[0] <= row_ids[-1] < num_items:
+            outside = row_ids[0] if row_ids[0] < 0 else row_ids[-1]
+            raise IdError(
+                f"batch of step {step}, column 'item_index', table 'item': id {outside} is "
+                f"outside; the store's header says {num_items:,} items, ids 0 to {num_items - 1}. "
+                "The store is damaged: prepare it again."
             )
 
     def _with_targets(self, windows: WindowIds) -> list[int]:
@@ -165,19 +194,86 @@ class Order:
     step: int
 
 
+class ArmPlans:
+    """Every arm's plan, replaceable from a step on while a feed reads it; safe between threads.
+
+    The steps before a replacement keep the plan they had.
+    """
+
+    def __init__(self, plans: Mapping[str, ArmPlan]) -> None:
+        self._lock = threading.Lock()
+        # of each arm, the plans by the first step they hold for, ascending
+        self._plans = {name: [(0, plan)] for name, plan in plans.items()}
+        self._last_built = dict.fromkeys(plans, -1)
+
+    def at(self, arm: str, step: int) -> ArmPlan:
+        """The plan that holds for a step."""
+        with self._lock:
+            return self._at(arm, step)
+
+    def take(self, arm: str, step: int) -> ArmPlan:
+        """The plan to build a step from; the step can no longer be replaced."""
+        with self._lock:
+            self._last_built[arm] = max(self._last_built[arm], step)
+            return self._at(arm, step)
+
+    def replace(self, arm: str, new_plan: ArmPlan, from_step: int) -> None:
+        """Let `new_plan` hold from a step on; every rank gives the same plan and step.
+
+        Raises PlanError when the step was built already, or the plan has other batches there.
+        """
+        with self._lock:
+            built = self._last_built[arm]
+            if from_step <= built:
+                raise PlanError(
+                    f"Arm {arm}: step {built} is built already, so its plan cannot change from "
+                    f"step {from_step} on. Take the step that first_safe_step gives."
+                )
+            old_S, new_S = (
+                plan.offsets[from_step:, [0, -1]] for plan in (self._at(arm, from_step), new_plan)
+            )
+            if not np.array_equal(old_S, new_S):
+                raise PlanError(
+                    f"Arm {arm}: the new plan has other global batches from step {from_step} on. "
+                    "Make it with replan from the arm's own plan."
+                )
+            kept = [entry for entry in self._plans[arm] if entry[0] < from_step]
+            self._plans[arm] = [*kept, (from_step, new_plan)]
+
+    def _at(self, arm: str, step: int) -> ArmPlan:
+        return next(plan for first, plan in reversed(self._plans[arm]) if first <= step)
+
+
+def first_safe_step(
+    orders: Sequence[Order], arm: str, num_taken: int, *, depth: int = DEPTH
+) -> int | None:
+    """The first step of an arm that cannot have been built when `num_taken` batches were taken.
+
+    The feed holds up to `depth` batches ready and has one more in hands, so of `orders` the first
+    num_taken + depth + 1 may be built. None when no step of the arm is left. Depends on the loop's
+    place alone, so ranks that ask at the same place get the same step, however far their feeds are.
+    """
+    for order in orders[num_taken + depth + 1 :]:
+        if order.arm == arm:
+            return order.step
+    return None
+
+
 def feed(
     builder: BatchBuilder,
-    arms: dict[str, ArmPlan],
+    arms: Mapping[str, ArmPlan] | ArmPlans,
     epochs: Ids,
     orders: Sequence[Order],
     *,
     rank: int,
-    depth: int = 3,
+    depth: int = DEPTH,
 ) -> Iterator[RankBatch]:
     """Yield the batches of `orders`, in order, built up to `depth` ahead by one thread.
 
     An error of the thread is raised in the loop that reads, at the batch it belongs to.
+    arms: ArmPlans when a plan may be replaced meanwhile; an arm's steps must ascend then.
     """
+    plans = arms if isinstance(arms, ArmPlans) else ArmPlans(arms)
     ready: queue.Queue[RankBatch | BaseException] = queue.Queue(maxsize=depth)
     stop = threading.Event()
 
@@ -195,7 +291,8 @@ def feed(
                 if stop.is_set():
                     return
                 epoch = int(epochs[order.step])
-                put(builder.build(step=order.step, epoch=epoch, arm=arms[order.arm], rank=rank))
+                arm = plans.take(order.arm, order.step)
+                put(builder.build(step=order.step, epoch=epoch, arm=arm, rank=rank))
         except BaseException as error:
             put(error)
 

@@ -4,35 +4,34 @@ Shape letters: N events of all sequences of a rank, one after another; B sequenc
 sequence; D embedding_dim; H heads; K negatives a sequence; U distinct embedding rows of the batch.
 
 Source: Kang and McAuley 2018 (SASRec), with cosine scores and a temperature as in Meta's
-generative-recommenders (there called L2-normalised sampled softmax). Attention is a loop of
-scaled_dot_product_attention over the sequences: on CPU 81 ms where padding takes 1,271 ms for the
-same batch (64 sequences, 8,417 events, the longest 1,000).
+generative-recommenders (there called L2-normalised sampled softmax). Attention's back ends are in
+training/attention.py.
+
+Under `autocast_for("bf16", ...)` the products of the blocks run in bf16. Explicitly in fp32, so
+that the CPU's autocast, which has a shorter list of such operations, agrees with CUDA's: the
+residual stream with its dropout, every layer norm, and the loss from the last norm on. A cosine in
+bf16 is off by up to 2^-9, divided by a temperature of 0.05 that is 0.04 of a logit.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from training.attention import attend
 from training.config import ModelConfig
+from training.jagged import JaggedBatch, positions
+
+__all__ = ["Block", "JaggedBatch", "SASRec", "autocast_for"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class JaggedBatch:
-    """One rank's share of a global batch; ids are places in the batch's list of distinct rows."""
+def autocast_for(precision: str, device: torch.device) -> torch.autocast:
+    """The context of a forward pass in this precision, one of config.PRECISIONS.
 
-    lengths: tuple[int, ...]  # events of each sequence; may be empty
-    inputs_N: Tensor  # int64, row of each input event
-    targets_N: Tensor  # int64, row of the event that follows it; of targets only, see num_targets
-    negatives_BK: Tensor  # int64, rows of each sequence's negatives
-    keep_SND: Tensor | None  # bool, units kept at each dropout site; None without dropout
-    # targets of each sequence, those of its last events; earlier events are context, which no loss
-    # is taken of. None: every event has a target.
-    num_targets: tuple[int, ...] | None = None
-    begins: tuple[int, ...] | None = None  # position of each sequence's first event; None: all 0
+    Parameters, their gradients and what leaves the model stay fp32; bf16 needs no loss scaling.
+    """
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
 class Block(nn.Module):
@@ -42,6 +41,7 @@ class Block(nn.Module):
         super().__init__()
         width = config.embedding_dim
         self.num_heads = config.num_heads
+        self.attention = config.attention
         self.attention_norm = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
@@ -53,14 +53,9 @@ class Block(nn.Module):
         """Attention within each sequence; shape (N, D)."""
         num_events, width = x_ND.shape
         qkv = self.qkv(self.attention_norm(x_ND))
-        heads = (num_events, 3, 1, self.num_heads, width // self.num_heads)
-        # 3, 1, H, N, d: the batch dimension of one is what the fused CPU kernel asks for
-        qkv_31HNd = qkv.view(heads).permute(1, 2, 3, 0, 4)
-        attended = [
-            functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            for q, k, v in (part.unbind(0) for part in torch.split(qkv_31HNd, list(lengths), dim=3))
-        ]
-        mixed_NHd = torch.cat(attended, dim=2)[0].transpose(0, 1)
+        heads = (num_events, 3, self.num_heads, width // self.num_heads)
+        q_NHd, k_NHd, v_NHd = qkv.view(heads).unbind(1)
+        mixed_NHd = attend(self.attention, q_NHd, k_NHd, v_NHd, lengths)
         projected: Tensor = self.project(mixed_NHd.reshape(num_events, width))
         return projected
 
@@ -101,14 +96,10 @@ class SASRec(nn.Module):
         """
 
         def drop(x_ND: Tensor, site: int) -> Tensor:
+            x_ND = x_ND.float()  # what a block adds to the residual stream may be bf16
             return x_ND if keep_SND is None else x_ND * keep_SND[site] * kept_scale
 
-        position_N = torch.cat(
-            [
-                torch.arange(begin, begin + n, device=rows_ND.device)
-                for begin, n in zip(begins or (0,) * len(lengths), lengths, strict=True)
-            ]
-        )
+        position_N = positions(lengths, begins, rows_ND.device)
         x_ND = drop(rows_ND + self.positions(position_N), 0)
         for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
@@ -124,12 +115,17 @@ class SASRec(nn.Module):
         """
         rows_ND = rows_UD[batch.inputs_N]
         hidden_ND = self.encode(rows_ND, batch.lengths, batch.keep_SND, kept_scale, batch.begins)
-        lengths = batch.lengths if batch.num_targets is None else batch.num_targets
         if batch.num_targets is not None:  # from here on N counts targets
             parts = torch.split(hidden_ND, list(batch.lengths))
             hidden_ND = torch.cat(
                 [h_LD[len(h_LD) - n :] for h_LD, n in zip(parts, batch.num_targets, strict=True)]
             )
+        with torch.autocast(hidden_ND.device.type, enabled=False):
+            return self._sampled_softmax(hidden_ND.float(), rows_UD, batch)
+
+    def _sampled_softmax(self, hidden_ND: Tensor, rows_UD: Tensor, batch: JaggedBatch) -> Tensor:
+        """Sum of the losses of these hidden states, one a target; all in fp32."""
+        lengths = batch.lengths if batch.num_targets is None else batch.num_targets
         hidden_ND = functional.normalize(hidden_ND, dim=1)
         unit_UD = functional.normalize(rows_UD, dim=1)
         target_N1 = (hidden_ND * unit_UD[batch.targets_N]).sum(1, keepdim=True)

@@ -6,6 +6,7 @@ of training.model.SASRec. Nothing is pickled. Independent of how many ranks trai
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 
@@ -24,19 +25,19 @@ _TABLE, _DENSE = "item_table", "dense."
 
 def gather_table(table: ShardedTable, group: dist.ProcessGroup) -> Tensor | None:
     """The whole table on rank 0, None elsewhere; shape (num_rows, D). A collective."""
-    world_size = dist.get_world_size(group)
-    most = -(-table.num_rows // world_size)
-    padded_MD = torch.zeros(most, table.width)
+    world_size, config = dist.get_world_size(group), table.config
+    most = -(-config.num_rows // world_size)
+    padded_MD = torch.zeros(most, config.width)
     padded_MD[: len(table.weight_MD)] = table.weight_MD
     is_first = dist.get_rank(group) == 0
     shares = [torch.zeros_like(padded_MD) for _ in range(world_size)] if is_first else None
     dist.gather(padded_MD, shares, dst=0, group=group)
     if shares is None:
         return None
-    whole_VD = torch.empty(table.num_rows, table.width)
+    whole_VD = torch.empty(config.num_rows, config.width)
     for rank, share in enumerate(shares):
-        rows = whole_VD[rank::world_size]
-        rows[:] = share[: len(rows)]
+        ids = torch.from_numpy(table.placement.local_ids(rank))
+        whole_VD[ids] = share[: len(ids)]
     return whole_VD
 
 
@@ -65,9 +66,12 @@ def load_parameters(path: Path) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def load_model(path: Path, config: ModelConfig) -> tuple[Tensor, SASRec]:
-    """(item table, model in evaluation mode) of a trained arm."""
+    """(item table, model in evaluation mode) of a trained arm, on the CPU.
+
+    Attention is left to the CPU's choice, whichever back end a GPU was trained with.
+    """
     table_VD, state = load_parameters(path)
-    model = SASRec(config)
+    model = SASRec(dataclasses.replace(config, attention="auto"))
     model.load_state_dict(state)
     return table_VD, model.eval()
 

@@ -7,6 +7,8 @@ sequence meets the same negatives and the same dropout on whichever rank it lies
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import numpy.typing as npt
 
@@ -50,21 +52,34 @@ def kept_scale(share: float) -> float:
 
 
 def first_weights(
-    *, seed: int, num_rows: int, width: int, first: int, stride: int, scale: float
+    *, seed: int, row_ids_M: Ids, width: int, scale: float
 ) -> npt.NDArray[np.float32]:
-    """Normal weights of the rows first, first + stride, ...; shape (rows of this share, width).
+    """Normal weights of the rows with these ids, in their order; shape (M, width).
 
-    A row's values depend on its id alone, not on how many ranks share the table. Drawn in blocks,
-    so no rank ever holds more than its own share and one block.
+    A row's values depend on its id alone, not on which rows lie beside it. Drawn block by block of
+    ids, so no rank ever holds more than its own share and one block; the first rows of a block do
+    not depend on how many follow, so a block is drawn no further than it is needed.
     """
-    parts = []
-    for start in range(0, num_rows, _WEIGHT_BLOCK_ROWS):
-        rows = np.arange(start, min(start + _WEIGHT_BLOCK_ROWS, num_rows))
-        mine = rows % stride == first
+    weights_MD = np.empty((len(row_ids_M), width), dtype=np.float32)
+    is_sorted = bool((row_ids_M[:-1] <= row_ids_M[1:]).all())
+    order_M = None if is_sorted else np.argsort(row_ids_M, kind="stable")
+    ids_M = row_ids_M if order_M is None else row_ids_M[order_M]
+    begin = 0
+    while begin < len(ids_M):
+        start = int(ids_M[begin]) // _WEIGHT_BLOCK_ROWS * _WEIGHT_BLOCK_ROWS
+        end = int(np.searchsorted(ids_M, start + _WEIGHT_BLOCK_ROWS))
+        inside = ids_M[begin:end] - start
         generator = np.random.Generator(_philox(seed, _WEIGHTS, 0, start))
-        block = generator.standard_normal((len(rows), width), dtype=np.float32)
-        parts.append(block[mine] * np.float32(scale))
-    return np.concatenate(parts) if parts else np.zeros((0, width), dtype=np.float32)
+        block = generator.standard_normal((int(inside[-1]) + 1, width), dtype=np.float32)
+        drawn = block[inside] * np.float32(scale)
+        weights_MD[slice(begin, end) if order_M is None else order_M[begin:end]] = drawn
+        begin = end
+    return weights_MD
+
+
+def table_seed(seed: int, name: str) -> int:
+    """A seed of its own for each table of a run, so that no two start with the same rows."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4]) >> 1
 
 
 def _threshold(share: float) -> int:

@@ -52,10 +52,15 @@ def another_group(timeout_s: int) -> dist.ProcessGroup:
     return group
 
 
+def host_key(part: str = "") -> int:
+    """A number of 56 bits that ranks have in common when they run on one host (and part of it)."""
+    boot = _BOOT_ID.read_bytes() if _BOOT_ID.exists() else os.urandom(16)
+    return int.from_bytes(hashlib.sha256(boot + part.encode()).digest()[:7], "big")
+
+
 def share_one_clock(group: dist.ProcessGroup) -> bool:
     """Whether all ranks run on one host, whose monotonic clock they share. A collective."""
-    boot = _BOOT_ID.read_bytes() if _BOOT_ID.exists() else os.urandom(16)
-    mine = int.from_bytes(hashlib.sha256(boot).digest()[:7], "big")
+    mine = host_key()
     seen = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
     dist.all_gather(seen, torch.tensor([mine]), group=group)
     return all(int(other) == mine for other in seen)

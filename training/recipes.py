@@ -11,10 +11,17 @@ from collections.abc import Callable
 from analytics.errors import ConfigError
 from training.config import ModelConfig, RunConfig, TrainConfig
 
+# After how many steps a run refits its cost model, and again after how many more: twenty steps of
+# two ranks are enough rows to fit, and a hundred steps are some seconds of training.
+REFIT_STEPS = (20, 100)
+
 
 def demo_cpu() -> RunConfig:
     """The main job: two CPU ranks, MovieLens-sized data, a minute and a half of training."""
-    return RunConfig(recipe="demo_cpu")
+    return RunConfig(
+        recipe="demo_cpu",
+        train=TrainConfig(refit_first_step=REFIT_STEPS[0], refit_interval_steps=REFIT_STEPS[1]),
+    )
 
 
 def smoke_cpu() -> RunConfig:

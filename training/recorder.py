@@ -5,7 +5,8 @@ nanoseconds. How long a wait was for the slowest rank is only known when all arr
 exchange them once a block, after its last window has closed, so no step pays for it.
 
 Before: training/pipeline/ marks its work and waits.   After: fact_step in the journal.
-Price: two clock reads a mark; about twenty marks a step.
+Price: two clock reads a mark, twenty to fifty marks a step; what that takes is measured when the
+recorder is made and told with every window.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 Interval = tuple[int, int]
+KINDS = ("ids", "rows", "gradients", "dense")
+OTHER = "other"
+_TRIAL_MARKS = 200
 
 
 @dataclasses.dataclass
@@ -25,6 +29,8 @@ class Wait:
     begin_ns: int
     end_ns: int
     arrival_ns: int  # when this rank was ready for the collective; its thread may be later
+    kind: str = OTHER  # what was waited for, one of KINDS
+    label: str = ""  # tells waits of one kind in one window apart; the same on every rank
 
 
 @dataclasses.dataclass
@@ -38,8 +44,14 @@ class Window:
     cpu_ns: int = 0
     work_ns: int = 0
     data_wait_ns: int = 0
+    num_marks: int = 0
     waits: list[Wait] = dataclasses.field(default_factory=list)
     background: list[Interval] = dataclasses.field(default_factory=list)
+    copies: list[Interval] = dataclasses.field(default_factory=list)
+
+    def sorted_waits(self) -> list[Wait]:
+        """The waits in an order that is the same on every rank, whoever came to which first."""
+        return sorted(self.waits, key=lambda wait: (wait.kind, wait.label))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,22 +63,34 @@ class StepParts:
     straggler_wait_s: float | None
     exposed_comm_s: float | None
     exposed_comm_total_s: float
+    exposed_copy_s: float
     data_wait_s: float
     unattributed_s: float
     comm_s: float
     overlapped_comm_s: float
     cpu_s: float
+    exposed_ids_s: float
+    exposed_rows_s: float
+    exposed_gradients_s: float
+    exposed_dense_s: float
+    recorder_cpu_s: float
 
 
 class StepRecorder:
     """Records the windows of one rank's step loop; windows tile a block.
 
-    `background` intervals come from the communication thread, through `in_background`.
+    `background` intervals come from the communication threads, through `in_background`; a window
+    gets what lies inside it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, synchronize: Callable[[], None] | None = None) -> None:
+        self._synchronize = synchronize  # ends a stretch of work on a device that runs behind
         self.windows: list[Window] = []
         self._open: Window | None = None
+        self._background: list[Interval] = []
+        self._copies: list[Interval] = []
+        self._work_depth = 0
+        self.mark_ns = _mark_ns()  # CPU time of one mark
 
     def begin_step(self) -> None:
         """Close the window of the step before, if any, and open the next at that instant."""
@@ -81,37 +105,96 @@ class StepRecorder:
         self._close(time.monotonic_ns(), time.thread_time_ns())
         self._open = None
         windows, self.windows = self.windows, []
+        for window in windows:
+            window.background = _inside(self._background, window)
+            window.copies = _inside(self._copies, window)
+        self._background, self._copies = [], []
         return windows
 
     @contextlib.contextmanager
     def work(self) -> Iterator[None]:
-        """The rank's own work."""
+        """The rank's own work; a wait inside is no work, work inside work counts once.
+
+        Before the first step nothing is recorded, of work as of waits.
+        """
+        if self._open is None:
+            yield
+            return
         begin = time.monotonic_ns()
-        yield
-        self._current.work_ns += time.monotonic_ns() - begin
+        self._work_depth += 1
+        try:
+            yield
+        finally:
+            self._work_depth -= 1
+        if self._synchronize is not None and not self._work_depth:
+            self._synchronize()
+        self._current.num_marks += 1
+        if not self._work_depth:
+            self._current.work_ns += time.monotonic_ns() - begin
 
     @contextlib.contextmanager
     def data_wait(self) -> Iterator[None]:
-        """Waiting for the next batch."""
+        """Waiting for the next batch; not recorded before the first step."""
+        if self._open is None:
+            yield
+            return
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()
         yield
         self._current.data_wait_ns += time.monotonic_ns() - begin
+        self._current.num_marks += 1
         self._current.cpu_begin_ns += time.thread_time_ns() - cpu
 
     @contextlib.contextmanager
-    def wait(self) -> Iterator[Wait]:
-        """Blocked in a collective; set the record's `arrival_ns` when the rank was ready then."""
+    def wait(
+        self, kind: str = OTHER, *, arrival_ns: int | None = None, label: str = ""
+    ) -> Iterator[Wait]:
+        """Blocked in a collective.
+
+        arrival_ns: when this rank was ready for it, if that was before; label: where one window
+        has several waits of a kind whose order may differ between ranks.
+        """
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()
-        record = Wait(begin_ns=begin, end_ns=begin, arrival_ns=begin)
+        arrived = begin if arrival_ns is None else arrival_ns
+        record = Wait(begin_ns=begin, end_ns=begin, arrival_ns=arrived, kind=kind, label=label)
+        if self._open is None:
+            yield record
+            return
         self._current.waits.append(record)
         yield record
         record.end_ns = time.monotonic_ns()
+        self._current.num_marks += 1
+        if self._work_depth:
+            self._current.work_ns -= record.end_ns - begin
         self._current.cpu_begin_ns += time.thread_time_ns() - cpu
 
+    def add_work(self, length_ns: int) -> None:
+        """Work that was timed elsewhere."""
+        self._current.work_ns += length_ns
+
+    def add_data_wait(self, length_ns: int, cpu_ns: int) -> None:
+        """A wait for the next batch that was timed elsewhere, and the CPU time meanwhile."""
+        self._current.data_wait_ns += length_ns
+        self._current.cpu_begin_ns += cpu_ns
+
+    def add_wait(self, wait: Wait) -> None:
+        """A wait in a collective that was timed elsewhere."""
+        self._current.waits.append(wait)
+
     def in_background(self, intervals: list[Interval], cpu_ns: int) -> None:
-        """What the communication thread did: collectives in flight, and CPU time of its work."""
-        self._current.background.extend(intervals)
-        self._current.cpu_begin_ns -= cpu_ns
+        """What a communication thread did: collectives in flight, and CPU time of its work."""
+        self._background.extend(intervals)
+        if self._open is not None:
+            self._open.cpu_begin_ns -= cpu_ns
+
+    def copied(self, intervals: list[Interval]) -> None:
+        """Copies between device and host that belong to collectives."""
+        self._copies.extend(intervals)
+
+    @property
+    def blocked_ns(self) -> int:
+        """Time of the open window's waits in collectives and for its batch so far."""
+        blocked = sum(wait.end_ns - wait.begin_ns for wait in self._current.waits)
+        return blocked + self._current.data_wait_ns
 
     @property
     def _current(self) -> Window:
@@ -124,40 +207,88 @@ class StepRecorder:
             self._open.cpu_ns = cpu_ns - self._open.cpu_begin_ns
 
 
-def step_parts(window: Window, last_arrivals_ns: list[int] | None) -> StepParts:
+def step_parts(
+    window: Window, last_arrivals_ns: list[int] | None, mark_ns: float = 0.0
+) -> StepParts:
     """The parts of one window.
 
-    last_arrivals_ns: for each of the window's waits, when the last rank arrived at it, on this
-    rank's clock; None when the ranks' clocks are not aligned (then the split stays NULL).
+    last_arrivals_ns: for each of the window's sorted_waits(), when the last rank arrived at it, on
+    this rank's clock; None when the ranks' clocks are not aligned (then the split stays NULL).
     Raises ValueError when the numbers of waits differ, which means ranks ran different steps.
     """
     length = window.end_ns - window.begin_ns
     blocked = sum(wait.end_ns - wait.begin_ns for wait in window.waits)
     straggler: int | None = None
+    late: list[Interval] = []
     if last_arrivals_ns is not None:
         # a rank waits for others from when it is blocked and was itself ready, whichever is later
-        straggler = sum(
-            max(0, min(wait.end_ns, last) - max(wait.begin_ns, wait.arrival_ns))
-            for wait, last in zip(window.waits, last_arrivals_ns, strict=True)
-        )
+        late = [
+            (max(wait.begin_ns, wait.arrival_ns), min(wait.end_ns, last))
+            for wait, last in zip(window.sorted_waits(), last_arrivals_ns, strict=True)
+        ]
+        straggler = sum(max(0, end - begin) for begin, end in late)
     waits = [(wait.begin_ns, wait.end_ns) for wait in window.waits]
-    clipped = [
-        (max(begin, window.begin_ns), min(end, window.end_ns)) for begin, end in window.background
-    ]
-    in_flight = union_ns([*waits, *clipped])
+    in_flight = union_ns([*waits, *window.background])
+    exposed = dict.fromkeys((*KINDS, OTHER), 0)
+    copied = 0
+    for wait in window.waits:
+        of_wait = _copied_ns(wait, window, late)
+        copied += of_wait
+        exposed[wait.kind] += wait.end_ns - wait.begin_ns - of_wait
     unattributed = length - window.work_ns - blocked - window.data_wait_ns
     return StepParts(
         window_s=length / 1e9,
         busy_s=window.work_ns / 1e9,
         straggler_wait_s=None if straggler is None else straggler / 1e9,
-        exposed_comm_s=None if straggler is None else (blocked - straggler) / 1e9,
-        exposed_comm_total_s=blocked / 1e9,
+        exposed_comm_s=None if straggler is None else (blocked - straggler - copied) / 1e9,
+        exposed_comm_total_s=(blocked - copied) / 1e9,
+        exposed_copy_s=copied / 1e9,
         data_wait_s=window.data_wait_ns / 1e9,
         unattributed_s=unattributed / 1e9,
-        comm_s=in_flight / 1e9,
+        comm_s=(in_flight - copied) / 1e9,
         overlapped_comm_s=(in_flight - blocked) / 1e9,
         cpu_s=window.cpu_ns / 1e9,
+        exposed_ids_s=exposed["ids"] / 1e9,
+        exposed_rows_s=exposed["rows"] / 1e9,
+        exposed_gradients_s=exposed["gradients"] / 1e9,
+        exposed_dense_s=exposed["dense"] / 1e9,
+        recorder_cpu_s=window.num_marks * mark_ns / 1e9,
     )
+
+
+def _mark_ns() -> float:
+    """CPU time that a mark takes on this host [ns]."""
+    trial = StepRecorder.__new__(StepRecorder)
+    trial._synchronize = None
+    trial.windows, trial._background, trial._copies, trial._work_depth = [], [], [], 0
+    trial._open = Window(begin_ns=0, started_unix_ns=0)
+    begin = time.thread_time_ns()
+    for _ in range(_TRIAL_MARKS // 2):
+        with trial.work():
+            pass
+        with trial.wait():
+            pass
+    return (time.thread_time_ns() - begin) / _TRIAL_MARKS
+
+
+def _inside(intervals: list[Interval], window: Window) -> list[Interval]:
+    return [
+        (max(begin, window.begin_ns), min(end, window.end_ns))
+        for begin, end in intervals
+        if begin < window.end_ns and end > window.begin_ns
+    ]
+
+
+def _copied_ns(wait: Wait, window: Window, late: list[Interval]) -> int:
+    """Of a wait, what was spent in copies while nothing was on the wire and no rank was late."""
+    if not window.copies:
+        return 0
+
+    def within(intervals: list[Interval]) -> list[Interval]:
+        return [(max(b, wait.begin_ns), min(e, wait.end_ns)) for b, e in intervals]
+
+    other = within([*window.background, *late])
+    return union_ns([*within(window.copies), *other]) - union_ns(other)
 
 
 def union_ns(intervals: list[Interval]) -> int:

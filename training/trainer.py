@@ -12,10 +12,7 @@ import dataclasses
 import json
 import logging
 import math
-import platform
-import time
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -23,35 +20,25 @@ import torch.distributed as dist
 
 from analytics.errors import ConfigError
 from analytics.journal import JournalWriter
-from analytics.schema import DimRun, FactStep
 from analytics.store import SequenceStore
-from training.config import ArmConfig, RunConfig, TrainJob
-from training.embeddings.table import ShardedTable
-from training.feed import BatchBuilder, Order, RankBatch, feed
+from training.arms import Arm, make_arm
+from training.carrier import chosen_carrier, device_of
+from training.config import RunConfig, TrainJob
+from training.feed import ArmPlans, BatchBuilder, Order, RankBatch, feed
 from training.parameters import gather_table, save_parameters
-from training.pipeline.exclusive_ahead import ExclusiveAhead
-from training.pipeline.step import DenseSide, Schedule, StepResult
-from training.pipeline.synchronous import Synchronous
+from training.pipeline.choose import AutoSchedule
+from training.pipeline.dense import DenseSide
+from training.pipeline.step import StepResult
 from training.planning.collisions import collision_share
 from training.planning.plan import ArmPlan, Plan
-from training.ranks import another_group, gather_ids, share_one_clock
-from training.recorder import StepRecorder, Window, step_parts
+from training.ranks import gather_ids
+from training.refitting import CostRefits
+from training.sequences import SequenceWorkload, dense_optimizer
+from training.step_records import StepJournal
 
 logger = logging.getLogger(__name__)
 
 _COLLISION_BATCHES = 20
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Arm:
-    """One arm's whole state on this rank."""
-
-    config: ArmConfig
-    plan: ArmPlan
-    table: ShardedTable
-    dense: DenseSide
-    schedule: Schedule
-    recorder: StepRecorder
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,36 +48,6 @@ class Block:
     number: int
     arm: str
     steps: range
-
-
-def make_arm(
-    arm: ArmConfig, config: RunConfig, plan: Plan, num_items: int, group: dist.ProcessGroup
-) -> Arm:
-    """An arm in its first state, equal for every arm and number of ranks. A collective."""
-    recorder = StepRecorder()
-    table = ShardedTable(
-        num_rows=num_items,
-        width=config.model.embedding_dim,
-        rank=dist.get_rank(group),
-        world_size=dist.get_world_size(group),
-        learning_rate=config.train.table_learning_rate,
-        seed=config.train.seed,
-    )
-    dense = DenseSide(config, group, recorder)
-    schedule: Schedule
-    if arm.schedule == "synchronous":
-        schedule = Synchronous(table, dense, group, recorder)
-    else:
-        ahead_group = another_group(config.train.collective_timeout_s)
-        schedule = ExclusiveAhead(table, dense, group, ahead_group, recorder)
-    return Arm(
-        config=arm,
-        plan=plan.arms[arm.name],
-        table=table,
-        dense=dense,
-        schedule=schedule,
-        recorder=recorder,
-    )
 
 
 def turns(arm_names: list[str], num_steps: int, block_steps: int) -> list[Block]:
@@ -128,137 +85,116 @@ class Trainer:
         self._plan = plan
         self._group = group
         self._rank = dist.get_rank(group)
-        self._journal = journal
-        self._one_clock = share_one_clock(group)
         self._builder = BatchBuilder(store, job.config, plan.windows)
-        self._num_items = store.header.num_items
+        self._plans = ArmPlans(plan.arms)
+        self._records = StepJournal(job, plan, self._plans, self._builder.lengths_W, group, journal)
+        self._device = device_of(job.config.train)
+        self._carrier = chosen_carrier(job.config.train, self._device, group)
         self.arms = {
-            arm.name: make_arm(arm, job.config, plan, self._num_items, group)
+            arm.name: make_arm(
+                arm,
+                job.config,
+                num_items=store.header.num_items,
+                transport=self._carrier.transport,
+                chunk_bytes=self._carrier.chunk_bytes,
+                device=self._device,
+            )
             for arm in job.config.arms
+        }
+        self._refits = {
+            arm.name: CostRefits(arm, plan, self._plans, job.config.train, group)
+            for arm in job.config.arms
+        }
+        self._num_taken = 0  # batches taken from the feed
+        self._undecided = {
+            name for name, arm in self.arms.items() if isinstance(arm.engine.schedule, AutoSchedule)
         }
 
     def run(self) -> None:
         """Train every arm over the whole plan and write its parameters. A collective."""
-        plans = {name: arm.plan for name, arm in self.arms.items()}
-        colliding = self._collision_share(next(iter(plans.values())))  # the same in every arm
-        if self._rank == 0:
-            for arm in self.arms.values():
-                self._journal.write(self._run_record(arm, colliding))
+        # the same in every arm
+        colliding = self._collision_share(next(iter(self._plan.arms.values())))
+        carrier = self._carrier
+        for arm in self.arms.values():
+            self._records.write_run(arm, colliding, carrier.label)
+            self._records.write_transports(arm, carrier.trials, carrier.name, carrier.reason)
         self._warm_up()
         blocks = turns(list(self.arms), self._plan.num_steps, self._job.config.train.block_steps)
         orders = orders_of(blocks, self._plan.num_steps)
-        batches = feed(self._builder, plans, self._plan.epochs, orders, rank=self._rank)
+        batches = feed(self._builder, self._plans, self._plan.epochs, orders, rank=self._rank)
         held: dict[str, RankBatch] = {}
         for turn, block in enumerate(blocks):
-            self._run_block(turn, block, batches, held, len(blocks))
+            loss = self._run_block(block, batches, held)
+            self._adjust(self.arms[block.arm], block, orders)
+            if self._rank == 0:
+                self._write_progress(turn + 1, len(blocks), block.arm, loss)
         tables = {name: gather_table(arm.table, self._group) for name, arm in self.arms.items()}
         for name, arm in self.arms.items():
-            arm.schedule.close()
+            arm.engine.close()
             table_VD = tables[name]
             if table_VD is not None:  # rank 0, when no other rank waits for it any more
-                save_parameters(self._job.parameters_path(name), table_VD, arm.dense.model)
+                save_parameters(self._job.parameters_path(name), table_VD, arm.workload.model)
 
     def _run_block(
-        self,
-        turn: int,
-        block: Block,
-        batches: Iterator[RankBatch],
-        held: dict[str, RankBatch],
-        num_turns: int,
-    ) -> None:
-        """One arm's turn; `held` keeps each arm's next batch between its turns."""
+        self, block: Block, batches: Iterator[RankBatch], held: dict[str, RankBatch]
+    ) -> float:
+        """One arm's turn; `held` keeps each arm's next batch between its turns; the last loss."""
         arm = self.arms[block.arm]
+        recorder, schedule = arm.engine.recorder, arm.engine.schedule
         if block.number == 0:
-            held[block.arm] = next(batches)
+            held[block.arm] = self._next(batches)
         results = []
         dist.barrier(group=self._group)  # no arm starts with the lag of the one before
         for step in block.steps:
-            arm.recorder.begin_step()
-            with arm.recorder.data_wait():
-                following = next(batches) if step + 1 < self._plan.num_steps else None
-            results.append(arm.schedule.step(held.pop(block.arm), following))
-            check_finite(self._job.config, block.arm, step, results[-1].global_loss)
+            recorder.begin_step()
+            with recorder.data_wait():
+                following = self._next(batches) if step + 1 < self._plan.num_steps else None
+            results.append(schedule.step(held.pop(block.arm), following))
             if following is not None:
                 held[block.arm] = following
-        windows = arm.recorder.end_block()
-        self._write_steps(arm, block, windows, results)
-        if self._rank == 0:
-            self._write_progress(turn + 1, num_turns, block.arm, results[-1].global_loss)
-
-    def _write_steps(
-        self, arm: Arm, block: Block, windows: list[Window], results: list[StepResult]
-    ) -> None:
-        last_arrivals = self._last_arrivals(windows)
-        for window, result, last in zip(windows, results, last_arrivals, strict=True):
-            self._journal.write(self._step_record(arm, block, window, result, last))
-
-    def _last_arrivals(self, windows: list[Window]) -> list[list[int] | None]:
-        """When the last rank arrived at each wait of each window; None without a common clock."""
-        arrivals = [wait.arrival_ns for window in windows for wait in window.waits]
-        if not self._one_clock or dist.get_world_size(self._group) == 1:
-            alone = [[wait.arrival_ns for wait in window.waits] for window in windows]
-            return list(alone) if self._one_clock else [None] * len(windows)
-        last = torch.tensor(arrivals, dtype=torch.int64)
-        dist.all_reduce(last, op=dist.ReduceOp.MAX, group=self._group)
-        parts = torch.split(last, [len(window.waits) for window in windows])
-        return [part.tolist() for part in parts]
-
-    def _step_record(
-        self, arm: Arm, block: Block, window: Window, result: StepResult, last: list[int] | None
-    ) -> FactStep:
-        batch = result.batch
-        mine_B = self._builder.lengths_W[arm.plan.of_rank(batch.step, self._rank)]
-        parts = step_parts(window, last)
-        return FactStep(
-            run_id=self._job.run_id(arm.config.name),
-            pipeline_id=self._job.pipeline_id,
-            attempt=self._job.attempt,
-            rank=self._rank,
-            step=batch.step,
-            epoch=int(self._plan.epochs[batch.step]),
-            block=block.number,
-            started_unix_ns=window.started_unix_ns,
-            exposed_copy_s=0.0,
-            host_wait_s=None,
-            kernel_gap_s=None,
-            predicted_cost_s=float(self._plan.cost.sequence_cost_s(mine_B).sum()),
-            num_sequences=len(mine_B),
-            num_tokens=int(mine_B.sum()),
-            num_targets=batch.num_targets,
-            loss_sum=result.local_loss_sum,
-            num_rows=len(batch.row_ids_U),
-            num_rows_ahead=result.num_rows_ahead,
-            sent_bytes=result.sent_bytes,
-            **dataclasses.asdict(parts),
+        schedule.settle()  # the next arm's turn must not carry this one's traffic
+        windows = recorder.end_block()
+        losses = self._global_losses(block, results)
+        self._refits[block.arm].measured(
+            [self._records.lengths_of(block.arm, step) for step in block.steps],
+            [window.work_ns / 1e9 for window in windows],
         )
+        self._records.write_steps(arm, block.number, windows, results)
+        return losses[-1]
 
-    def _run_record(self, arm: Arm, colliding: float | None) -> DimRun:
-        job, train = self._job, self._job.config.train
-        return DimRun(
-            run_id=job.run_id(arm.config.name),
-            pipeline_id=job.pipeline_id,
-            attempt=job.attempt,
-            arm=arm.config.name,
-            placement=arm.config.placement,
-            schedule=arm.config.schedule,
-            dataset_id=job.dataset_id,
-            config_sha256=job.config.sha256(),
-            seed=train.seed,
-            world_size=dist.get_world_size(self._group),
-            device="cpu",
-            host=platform.node() or "unknown",
-            num_steps=self._plan.num_steps,
-            num_epochs=train.num_epochs,
-            global_batch_sequences=train.global_batch_sequences,
-            predicted_straggler_share=arm.plan.predicted_straggler_share,
-            bound_straggler_share=arm.plan.bound_straggler_share,
-            collision_share=colliding,
-            instance_type=job.instance_type,
-            device_hour_cost=job.device_hour_cost,
-            currency=job.currency,
-            started_unix_ns=time.time_ns(),
-            seqscale_version=metadata.version("seqscale"),
-        )
+    def _next(self, batches: Iterator[RankBatch]) -> RankBatch:
+        self._num_taken += 1
+        return next(batches).to(self._device)
+
+    def _adjust(self, arm: Arm, block: Block, orders: list[Order]) -> None:
+        """After a block: refit the arm's cost model, and tell which schedule it has picked."""
+        name = arm.config.name
+        fit = self._refits[name].after(block.steps[-1], orders, self._num_taken)
+        if fit is not None:
+            self._records.write_fit(arm, fit)
+            if self._rank == 0:
+                logger.info("%s: cost model refitted, %s", name, fit.reason)
+        schedule = arm.engine.schedule
+        if name in self._undecided and isinstance(schedule, AutoSchedule) and schedule.trials:
+            self._undecided.discard(name)
+            self._records.write_schedules(arm, schedule.decided_at or 0, schedule.trials)
+            if self._rank == 0:
+                chosen = next(trial for trial in schedule.trials if trial.is_chosen)
+                logger.info("%s: schedule %s %s", name, chosen.schedule, chosen.reason)
+
+    def _global_losses(self, block: Block, results: list[StepResult]) -> list[float]:
+        """Mean loss of each step over all ranks' targets. A collective.
+
+        Raises ConfigError, on every rank, at the first step whose loss is not finite.
+        """
+        sums = torch.stack([result.local_loss_sum.double().cpu() for result in results])
+        dist.all_reduce(sums, group=self._group)
+        targets = [max(result.batch.global_targets, 1) for result in results]
+        losses: list[float] = (sums / torch.tensor(targets)).tolist()
+        for step, loss, result in zip(block.steps, losses, results, strict=True):
+            if not result.was_skipped:
+                check_finite(self._job.config, block.arm, step, loss)
+        return losses
 
     def _collision_share(self, plan: ArmPlan) -> float | None:
         """Over the first batches, histories and negatives of all ranks. A collective."""
@@ -272,11 +208,16 @@ class Trainer:
     def _warm_up(self) -> None:
         """Pay for first calls (kernels, memory) on a scratch copy, before any step is timed."""
         name, arm = next(iter(self.arms.items()))
-        scratch = DenseSide(self._job.config, self._group, StepRecorder())
+        scratch = DenseSide(
+            SequenceWorkload(self._job.config, self._device),
+            dense_optimizer(self._job.config),
+            precision=self._job.config.train.precision,
+        )
         batch = self._builder.build(step=0, epoch=0, arm=self._plan.arms[name], rank=self._rank)
+        batch = batch.to(self._device)
         for _ in range(2):
-            rows_UD = torch.ones(len(batch.row_ids_U), arm.table.width)
-            scratch.forward_backward(rows_UD, batch)
+            rows_UD = torch.ones(len(batch.row_ids_U), arm.table.config.width, device=self._device)
+            scratch.forward_backward([rows_UD], batch)
         dist.barrier(group=self._group)
 
     def _write_progress(self, done: int, total: int, arm: str, loss: float) -> None:

@@ -66,6 +66,41 @@ def receipt(request_for: Request) -> dict[str, Any]:
             "currency": "USD",
             "source": "AWS on-demand list price",
         },
+        "transport_trials": [
+            {
+                "transport": "gloo",
+                "label": "gloo, 100 mbit/s, emulated",
+                "is_chosen": True,
+                "reason": "the only one that can work here",
+            },
+            {"transport": "nccl", "label": "gloo", "is_chosen": False, "reason": "no GPU"},
+        ],
+        "schedule_trials": [
+            {
+                "arm": "balanced",
+                "schedule": "split",
+                "step_s": 0.0412,
+                "is_chosen": True,
+                "reason": "taken: 41.2 ms a step, against synchronous 60.0 ms",
+            },
+            {
+                "arm": "balanced",
+                "schedule": "prioritised",
+                "step_s": None,
+                "is_chosen": False,
+                "reason": "it cannot clip",
+            },
+        ],
+        "cost_fits": [
+            {
+                "arm": "balanced",
+                "step": 19,
+                "num_measured": 40,
+                "residual_ratio": 0.041,
+                "reason": "the old model stays",
+            }
+        ],
+        "recording_share": 0.0012,
         "devices": [
             {
                 "host": "h",
@@ -156,3 +191,15 @@ def test_commands_to_run_next_quote_their_paths(request_for: Request) -> None:
     commands = [command for command, _ in next_steps(request_for(runs_dir="/a b/runs"))]
     assert commands[0] == "seqscale dashboard --runs-dir '/a b/runs'"
     assert any("--gpus 64 --instance p5.48xlarge" in command for command in commands)
+
+
+def test_what_a_run_chose_is_told_with_its_reason(receipt: dict[str, Any]) -> None:
+    text = markdown(receipt)
+    for line in (
+        "transport gloo, 100 mbit/s, emulated: the only one that can work here",
+        "balanced, schedule split: 41.2 ms a step, taken: 41.2 ms a step, against synchronous",
+        "balanced, schedule prioritised: it cannot clip",
+        "cost model refitted after step 19 to 40 measured steps (off by 4.1 %): the old model",
+        "recording the steps took 0.12 % of their time",
+    ):
+        assert line in text

@@ -27,6 +27,15 @@ def _child(
         channel.close()
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test marked gpu is skipped where torch sees no NVIDIA GPU."""
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("torch sees no NVIDIA GPU")
+
+
 @pytest.fixture(scope="session")
 def rank_server() -> Any:
     context = multiprocessing.get_context("forkserver")

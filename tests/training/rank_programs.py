@@ -128,12 +128,33 @@ def train(rank: int, world_size: int, init_method: str, job: TrainJob) -> dict[s
         return {
             name: {
                 "table": _numpy(gather_table(arm.table, group)),
-                "accumulator": arm.table.accumulator_M.numpy(),
+                "accumulator": arm.table.state["accumulator"].numpy(),
                 "weight": arm.table.weight_MD.numpy(),
-                "dense": {k: v.numpy() for k, v in arm.dense.model.state_dict().items()},
+                "dense": {k: v.numpy() for k, v in arm.engine.dense.state().items()},
             }
             for name, arm in trainer.arms.items()
         }
+
+
+def train_with_a_bad_step(
+    rank: int, world_size: int, init_method: str, job: TrainJob, bad_step: int
+) -> None:
+    """Train; in one step rank 0's loss is not a number."""
+    store, plan = open_store(Path(job.store_dir)), read_plan(Path(job.plan_dir))
+    with (
+        joined(30, init_method=init_method, rank=rank, world_size=world_size) as group,
+        JournalWriter(job.journal_dir, f"rank-{rank:05d}") as journal,
+    ):
+        trainer = Trainer(job, store, plan, group, journal)
+        for arm in trainer.arms.values():
+            plain, calls = arm.workload.loss_sum, iter(range(1000))
+
+            def loss_sum(rows_T: Any, part: Any, plain: Any = plain, calls: Any = calls) -> Any:
+                is_bad = rank == 0 and next(calls) == bad_step
+                return plain(rows_T, part) * (float("nan") if is_bad else 1.0)
+
+            arm.workload.loss_sum = loss_sum  # type: ignore[method-assign]
+        trainer.run()
 
 
 def evaluate_job(

@@ -19,7 +19,7 @@ from training.feed import BatchBuilder
 from training.planning.plan import ArmPlan, Plan, read_plan
 from training.planning.windows import whole_sequences
 
-AHEAD_ON_RANDOM = ArmConfig(name="ahead", placement="random_equal", schedule="exclusive_ahead")
+AHEAD_ON_RANDOM = ArmConfig(name="ahead", placement="random_equal", schedule="prioritised")
 ARMS = (BASELINE, BALANCED)
 # two giants among 40 short histories: 60 and 50 events are more than a rank's share of a batch
 LENGTHS = [6, 60, *([5, 7, 9, 8] * 10), 50]

@@ -15,7 +15,7 @@ from analytics.schema import FactStep
 from tests.training.rank_programs import evaluate_job, make_job, make_store, train
 from training.config import BALANCED, BASELINE, ArmConfig, TrainJob
 
-AHEAD_ON_RANDOM = ArmConfig(name="ahead", placement="random_equal", schedule="exclusive_ahead")
+AHEAD_ON_RANDOM = ArmConfig(name="ahead", placement="random_equal", schedule="prioritised")
 # 61 users: a last batch of five; one history of 60 events among short ones; two of four events,
 # which leave a single target
 LENGTHS = [4, 4, 60, *([5, 7, 9, 12, 20] * 11), 6, 8, 30]

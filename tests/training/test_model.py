@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from training.config import ModelConfig
-from training.model import JaggedBatch, SASRec
+from training.jagged import JaggedBatch
+from training.model import SASRec
 
 CONFIG = ModelConfig(embedding_dim=8, num_blocks=2, num_heads=2, ffn_dim=8, max_length=16)
 

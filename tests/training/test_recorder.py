@@ -87,3 +87,21 @@ def test_overlapping_intervals_count_once() -> None:
     # 0-4 and 2-6 cover 6; 8-9 one more; 5-5 nothing
     assert union_ns([(2, 6), (0, 4), (8, 9), (5, 5)]) == 7
     assert union_ns([]) == 0
+
+
+def test_copies_are_told_apart_from_the_wire_where_the_loop_is_blocked() -> None:
+    # blocked 10-50: copy 10-15, on the wire 15-40, copy 38-48; another copy under work, 60-70
+    waits = [Wait(begin_ns=10, end_ns=50, arrival_ns=10, kind="rows")]
+    made = window(
+        waits=waits, background=[(15, 40)], copies=[(10, 15), (38, 48), (60, 70)], work_ns=60
+    )
+    parts = step_parts(made, None)
+    assert parts.exposed_copy_s == pytest.approx(13e-9)  # 10-15 and 40-48
+    assert parts.exposed_comm_total_s == pytest.approx(27e-9)
+    assert parts.exposed_rows_s == pytest.approx(27e-9)
+    assert parts.comm_s == pytest.approx(27e-9)
+    # the last rank comes at 14: 4 of the first copy's 5 were waiting for it
+    parts = step_parts(made, [14])
+    assert parts.straggler_wait_s == pytest.approx(4e-9)
+    assert parts.exposed_copy_s == pytest.approx(9e-9)
+    assert parts.exposed_comm_s == pytest.approx(27e-9)

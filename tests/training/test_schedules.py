@@ -1,0 +1,134 @@
+"""Laws of the schedules: they change when things travel, never a bit of what is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.schedule_programs import (
+    SCHEDULES,
+    Case,
+    announced_and_rows,
+    train_schedules,
+    train_tied,
+    train_with_a_bad_id,
+)
+from training.config import TABLE_OPTIMIZERS
+
+CONDITIONS = {
+    "heavy collisions, empty ranks, a huge sequence": Case(),
+    "few collisions": Case(num_items=3000),
+    "jittered ranks": Case(num_steps=12, jitter_ms=4.0),
+    "micro-batches": Case(micro_batches=3),
+    "bf16": Case(precision="bf16"),
+    "hashed rows, a replicated table": Case(placement="hash", user_placement="replicated"),
+    "many pieces": Case(chunk_bytes=256, num_steps=10),
+    "one piece": Case(chunk_bytes=1 << 20),
+}
+WHOLE = ("synchronous", "ids_ahead")
+
+
+def assert_equal_to_synchronous(states: list[dict[str, dict[str, Any]]]) -> None:
+    for of_rank in states:
+        expected = of_rank["synchronous"]
+        for name, found in of_rank.items():
+            for key, value in expected.items():
+                if key == "dense":
+                    assert set(value) == set(found["dense"])
+                    for parameter, tensor in value.items():
+                        np.testing.assert_array_equal(
+                            tensor, found["dense"][parameter], err_msg=f"{name} {parameter}"
+                        )
+                elif key not in ("ahead",):
+                    np.testing.assert_array_equal(value, found[key], err_msg=f"{name} {key}")
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("optimizer", TABLE_OPTIMIZERS)
+def test_every_schedule_equals_synchronous_to_the_bit(
+    on_ranks: Any, world_size: int, optimizer: str
+) -> None:
+    assert_equal_to_synchronous(on_ranks(train_schedules, world_size, Case(optimizer=optimizer)))
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("condition", list(CONDITIONS))
+def test_every_schedule_equals_synchronous_whatever_befalls_the_ranks(
+    on_ranks: Any, world_size: int, condition: str
+) -> None:
+    assert_equal_to_synchronous(on_ranks(train_schedules, world_size, CONDITIONS[condition]))
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_clipping_and_skipping_are_the_same_where_they_are_offered(
+    on_ranks: Any, world_size: int
+) -> None:
+    case = Case(clip_norm=0.05, skip_non_finite=True, nan_at=5, schedules=(*WHOLE, "auto"))
+    states = on_ranks(train_schedules, world_size, case)
+    assert_equal_to_synchronous(states)
+    assert all(state[name]["skipped"] == 1 for state in states for name in state)
+
+
+@pytest.mark.parametrize("optimizer", TABLE_OPTIMIZERS)
+def test_four_ranks_train_what_one_process_trains(on_ranks: Any, optimizer: str) -> None:
+    case = Case(optimizer=optimizer, schedules=("synchronous",))
+    four = [state["synchronous"] for state in on_ranks(train_schedules, 4, case)]
+    (alone,) = (state["synchronous"] for state in on_ranks(train_schedules, 1, case, 4))
+    for table in ("item", "user"):
+        for of_rank in four:
+            expected = alone[table][of_rank[f"{table} ids"]]
+            np.testing.assert_allclose(of_rank[table], expected, rtol=0, atol=1e-5)
+    for name, value in alone["dense"].items():
+        np.testing.assert_allclose(four[0]["dense"][name], value, rtol=0, atol=1e-5)
+    losses = np.sum([of_rank["losses"] for of_rank in four], axis=0)
+    np.testing.assert_allclose(losses, alone["losses"], rtol=1e-5)
+
+
+def test_clipping_depends_on_the_global_gradient_not_on_the_ranks(on_ranks: Any) -> None:
+    case = Case(clip_norm=0.05, optimizer="sgd", schedules=("synchronous",))
+    free = dataclasses.replace(case, clip_norm=None)
+    four = [state["synchronous"] for state in on_ranks(train_schedules, 4, case)]
+    (alone,) = (state["synchronous"] for state in on_ranks(train_schedules, 1, case, 4))
+    (unclipped,) = (state["synchronous"] for state in on_ranks(train_schedules, 1, free, 4))
+    for of_rank in four:
+        expected = alone["item"][of_rank["item ids"]]
+        np.testing.assert_allclose(of_rank["item"], expected, rtol=0, atol=1e-5)
+    assert np.abs(alone["item"] - unclipped["item"]).max() > 1e-3  # it did clip
+
+
+def test_rows_do_travel_ahead(on_ranks: Any) -> None:
+    # were nothing fetched early, the laws above would hold and say nothing
+    states = on_ranks(train_schedules, 2, Case(num_items=3000, schedules=SCHEDULES[:4]))
+    for state in states:
+        assert state["synchronous"]["ahead"] == state["ids_ahead"]["ahead"] == 0
+        assert state["prioritised"]["ahead"] == state["split"]["ahead"] > 0
+
+
+def test_the_next_ids_do_not_share_the_link_with_the_rows_waited_for(on_ranks: Any) -> None:
+    for steps in on_ranks(announced_and_rows, 2):
+        assert len(steps) == 4
+        assert all(announced_ns >= rows_ns for announced_ns, rows_ns in steps)
+
+
+@pytest.mark.parametrize("first_is_empty", [False, True])
+def test_split_refuses_tied_weights_on_every_rank_whenever_it_meets_them(
+    on_ranks: Any, first_is_empty: bool
+) -> None:
+    said = on_ranks(train_tied, 2, "split", first_is_empty)
+    assert any("enter.weight" in problem for problem in said)
+    assert all("split" in problem for problem in said)
+    assert on_ranks(train_tied, 2, "auto", first_is_empty) == ["", ""]  # goes on without split
+
+
+@pytest.mark.parametrize("placement", ["round_robin", "hash"])
+@pytest.mark.parametrize("bad_id", [-1, 60])
+def test_an_id_outside_its_table_names_itself_and_ends_every_rank(
+    on_ranks: Any, placement: str, bad_id: int
+) -> None:
+    mine, others = on_ranks(train_with_a_bad_id, 2, placement, bad_id)
+    assert mine.startswith("IdError: batch of step 2, column 'item', table 'item': id ")
+    assert f"id {bad_id} " in mine
+    assert others.startswith("InputError: Rank 0 could not read its next batch")

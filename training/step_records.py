@@ -1,0 +1,218 @@
+"""What a rank writes about its steps and about what it decided: one place that fills the records.
+
+Before: trainer.py runs a block of steps.   After: the journal, analytics/warehouse.py.
+Price: one exchange of arrival times a block, when its last window has closed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Sequence
+from importlib import metadata
+
+import torch
+import torch.distributed as dist
+
+from analytics.journal import JournalWriter
+from analytics.schema import (
+    DimRun,
+    FactCostFit,
+    FactScheduleTrial,
+    FactStep,
+    FactTransportTrial,
+)
+from training.arms import Arm
+from training.comm.clocks import ClockOffset, align_clocks
+from training.comm.contention import TransportTrial
+from training.config import TrainJob
+from training.feed import ArmPlans, RankBatch
+from training.pipeline.choose import Trial
+from training.pipeline.step import StepResult
+from training.planning.plan import Plan
+from training.planning.refit import CostFit
+from training.planning.windows import Ints
+from training.recorder import Window, step_parts
+
+
+class StepJournal:
+    """One rank's records of all arms."""
+
+    def __init__(
+        self,
+        job: TrainJob,
+        plan: Plan,
+        plans: ArmPlans,
+        lengths_W: Ints,
+        group: dist.ProcessGroup,
+        journal: JournalWriter,
+    ) -> None:
+        """plans: where windows lie by now; lengths_W: events of each training window."""
+        self._job = job
+        self._plan = plan
+        self._plans = plans
+        self._lengths_W = lengths_W
+        self._group = group
+        self._rank = dist.get_rank(group)
+        self._journal = journal
+
+    def write_steps(
+        self, arm: Arm, block: int, windows: Sequence[Window], results: Sequence[StepResult]
+    ) -> None:
+        """The steps of a block, every rank its own. A collective."""
+        last_arrivals = self._last_arrivals(windows)
+        for window, result, last in zip(windows, results, last_arrivals, strict=True):
+            self._journal.write(self._step(arm, block, window, result, last))
+
+    def lengths_of(self, arm: str, step: int) -> Ints:
+        """Events of each window that this rank held in a step of an arm."""
+        held: Ints = self._lengths_W[self._plans.at(arm, step).of_rank(step, self._rank)]
+        return held
+
+    def write_run(self, arm: Arm, colliding: float | None, transport: str) -> None:
+        """The run, by rank 0."""
+        if self._rank == 0:
+            self._journal.write(self._run(arm, colliding, transport))
+
+    def write_transports(
+        self, arm: Arm, trials: Sequence[TransportTrial], chosen: str, reason: str
+    ) -> None:
+        """What was measured of the transports at the start, by rank 0."""
+        for trial in trials if self._rank == 0 else ():
+            is_chosen = trial.name == chosen
+            self._journal.write(
+                FactTransportTrial(
+                    run_id=self._job.run_id(arm.config.name),
+                    pipeline_id=self._job.pipeline_id,
+                    attempt=self._job.attempt,
+                    transport=trial.name,
+                    is_available=trial.available,
+                    is_chosen=is_chosen,
+                    alone_s=trial.alone_s,
+                    beside_s=trial.beside_s,
+                    slowdown_share=trial.slowdown_share,
+                    bytes_per_s=trial.bytes_per_s,
+                    reason=reason if is_chosen else trial.reason or "another one was chosen",
+                )
+            )
+
+    def write_schedules(self, arm: Arm, step: int, trials: Sequence[Trial]) -> None:
+        """Which schedules were tried and which was taken, by rank 0."""
+        for trial in trials if self._rank == 0 else ():
+            self._journal.write(
+                FactScheduleTrial(
+                    run_id=self._job.run_id(arm.config.name),
+                    pipeline_id=self._job.pipeline_id,
+                    attempt=self._job.attempt,
+                    step=step,
+                    schedule=trial.schedule,
+                    num_steps=trial.num_steps,
+                    step_s=trial.step_s,
+                    is_chosen=trial.is_chosen,
+                    reason=trial.reason,
+                )
+            )
+
+    def write_fit(self, arm: Arm, fit: CostFit) -> None:
+        """A refit of the cost model, by rank 0."""
+        if self._rank != 0:
+            return
+        self._journal.write(
+            FactCostFit(
+                run_id=self._job.run_id(arm.config.name),
+                pipeline_id=self._job.pipeline_id,
+                attempt=self._job.attempt,
+                step=fit.step,
+                num_measured=fit.num_measured,
+                t_step_s=fit.cost.t_step_s,
+                c0_s=fit.cost.c0_s,
+                a_s=fit.cost.a_s,
+                b_s=fit.cost.b_s,
+                residual_ratio=fit.residual_ratio,
+                is_taken=fit.taken,
+                reason=fit.reason,
+            )
+        )
+
+    def _last_arrivals(self, windows: Sequence[Window]) -> list[list[int]]:
+        """When the last rank arrived at each wait of each window, on this rank's clock."""
+        waits = [window.sorted_waits() for window in windows]
+        if dist.get_world_size(self._group) == 1:
+            return [[wait.arrival_ns for wait in of_window] for of_window in waits]
+        clock: ClockOffset = align_clocks(self._group)
+        arrivals = [
+            clock.to_common_ns(wait.arrival_ns) for of_window in waits for wait in of_window
+        ]
+        last = torch.tensor(arrivals, dtype=torch.int64)
+        dist.all_reduce(last, op=dist.ReduceOp.MAX, group=self._group)
+        parts = torch.split(last, [len(of_window) for of_window in waits])
+        return [[clock.to_local_ns(arrival) for arrival in part.tolist()] for part in parts]
+
+    def _step(
+        self,
+        arm: Arm,
+        block: int,
+        window: Window,
+        result: StepResult,
+        last: list[int],
+    ) -> FactStep:
+        batch = result.batch
+        assert isinstance(batch, RankBatch)
+        mine_B = self.lengths_of(arm.config.name, batch.step)
+        parts = step_parts(window, last, arm.engine.recorder.mark_ns)
+        return FactStep(
+            run_id=self._job.run_id(arm.config.name),
+            pipeline_id=self._job.pipeline_id,
+            attempt=self._job.attempt,
+            rank=self._rank,
+            step=batch.step,
+            epoch=int(self._plan.epochs[batch.step]),
+            block=block,
+            started_unix_ns=window.started_unix_ns,
+            host_wait_s=None,
+            kernel_gap_s=None,
+            predicted_cost_s=float(self._plan.cost.sequence_cost_s(mine_B).sum()),
+            num_sequences=len(mine_B),
+            num_tokens=int(mine_B.sum()),
+            num_targets=0 if result.was_skipped else batch.num_targets,
+            loss_sum=0.0 if result.was_skipped else float(result.local_loss_sum),
+            was_skipped=result.was_skipped,
+            num_rows=len(batch.row_ids_U),
+            num_rows_ahead=result.num_rows_ahead,
+            sent_bytes=result.sent_bytes,
+            **dataclasses.asdict(parts),
+        )
+
+    def _run(self, arm: Arm, colliding: float | None, transport: str) -> DimRun:
+        job, train = self._job, self._job.config.train
+        placed = self._plan.arms[arm.config.name]
+        return DimRun(
+            run_id=job.run_id(arm.config.name),
+            pipeline_id=job.pipeline_id,
+            attempt=job.attempt,
+            arm=arm.config.name,
+            placement=arm.config.placement,
+            schedule=arm.config.schedule,
+            dataset_id=job.dataset_id,
+            config_sha256=job.config.sha256(),
+            seed=train.seed,
+            world_size=dist.get_world_size(self._group),
+            device=arm.engine.device.type,
+            host=platform.node() or "unknown",
+            num_steps=self._plan.num_steps,
+            num_epochs=train.num_epochs,
+            global_batch_sequences=train.global_batch_sequences,
+            predicted_straggler_share=placed.predicted_straggler_share,
+            bound_straggler_share=placed.bound_straggler_share,
+            collision_share=colliding,
+            instance_type=job.instance_type,
+            device_hour_cost=job.device_hour_cost,
+            currency=job.currency,
+            started_unix_ns=time.time_ns(),
+            seqscale_version=metadata.version("seqscale"),
+            transport=transport,
+            precision=train.precision,
+            micro_batches=train.micro_batches,
+            table_optimizer=train.table_optimizer,
+        )
