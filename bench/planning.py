@@ -11,23 +11,19 @@ Prints Markdown: placements per shape; what cut giants and look-ahead add; the p
 from __future__ import annotations
 
 import argparse
-import io
 import statistics
 import time
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from length_laws import COST, Ints, movielens_lengths, zipf_lengths
 
 from training.config import PLACEMENTS, ArmConfig
 from training.planning.balance import bound_share, load_of_ranks, straggler_share
-from training.planning.cost import CostModel
 from training.planning.placement import PLACEMENT_FUNCTIONS
 from training.planning.plan import make_plan
 
-Ints = npt.NDArray[np.int64]
-COST = CostModel(t_step_s=0.0, c0_s=0.0, a_s=1e-6, b_s=1e-6 / 500, source="L + L^2 / 500")
 COMBINATIONS = {  # arguments of make_plan
     "whole sequences": {},
     "look-ahead over 4": {"lookahead_batches": 4},
@@ -35,21 +31,6 @@ COMBINATIONS = {  # arguments of make_plan
     "giants cut, look-ahead over 4": {"split_giants": True, "lookahead_batches": 4},
 }
 SHOWN = ("random_equal", "serpentine", "lpt_equal", "lpt_free", "karmarkar_karp")
-HELD_OUT = 2
-
-
-def zipf_lengths(num_sequences: int, rng: np.random.Generator) -> Ints:
-    weight = np.arange(1, 4096) ** -1.2
-    return rng.choice(np.arange(1, 4096), num_sequences, p=weight / weight.sum())
-
-
-def movielens_lengths(path: Path) -> Ints:
-    """Training lengths of the users of ml-latest-small.zip."""
-    with zipfile.ZipFile(path) as archive, archive.open("ml-latest-small/ratings.csv") as file:
-        text = io.TextIOWrapper(file, "utf-8")
-        user = np.loadtxt(text, delimiter=",", skiprows=1, usecols=0, dtype=np.int64)
-    events = np.bincount(user)
-    return events[events > 0] - HELD_OUT
 
 
 def placements_table(shapes: list[tuple[int, int]], repeats: int, seed: int) -> list[str]:
