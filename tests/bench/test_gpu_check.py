@@ -27,6 +27,7 @@ def gpu_check(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
+@pytest.mark.full
 def test_everything_a_cpu_can_is_checked_and_published(
     gpu_check: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,6 +111,7 @@ def test_exactness_without_its_program_is_absent(
     )
 
 
+@pytest.mark.full
 def test_a_schedule_that_is_not_exact_fails_by_name(
     gpu_check: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_schedule_that_is_not_exact_fails_by_name(
     assert [figure.value for figure in done.checked.figures] == [0.0, 2e-9]
 
 
+@pytest.mark.full
 def test_a_dead_rank_ends_the_others_and_is_named(
     gpu_check: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -135,7 +135,8 @@ def test_the_real_trace_of_eight_ranks() -> None:
     assert 0.5e-3 < durations.total_s < 1.3e-3
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.full
+@pytest.mark.timeout(300)
 def test_two_ranks_measure_a_cell_exactly() -> None:
     (cell,) = measure([map_cell(2, 1.0, 0.3)], num_turns=1)
     assert [cell[name]["difference"] for name in FORECAST_SCHEDULES] == [0.0] * 4
