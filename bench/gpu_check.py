@@ -245,6 +245,10 @@ def main(arguments: list[str] | None = None) -> int:
     facts = device_facts(device)
     outcomes = check(device, given.small, given.parts, given.limit_s)
     print("\n".join(table(facts, outcomes)))
+    if given.cpu:
+        print(
+            "Run on a CPU: tells nothing of CUDA, its streams, copy engines, host_staged or bf16."
+        )
     if given.out is not None:
         report = {"facts": facts, "parts": [done.as_json() for done in outcomes]}
         given.out.write_text(json.dumps(report, indent=1), encoding="utf-8")

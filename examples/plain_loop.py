@@ -1,7 +1,7 @@
 """A plain PyTorch loop with DistributedDataParallel, and what seqscale adds to it.
 
-    torchrun --nproc-per-node 2 examples/plain_loop.py
-    seqscale load --runs-dir runs
+    .venv/bin/torchrun --nproc-per-node 2 examples/plain_loop.py
+    .venv/bin/seqscale load --runs-dir runs
 
 The model predicts the next item of a user's history; histories differ much in length, so ranks wait
 for whoever holds the long ones. The lines marked seqscale balance and record the loop; without

@@ -1,6 +1,6 @@
 """A plain PyTorch loop whose embedding tables are sharded and travel under its compute.
 
-    torchrun --nproc-per-node 2 examples/tables_loop.py
+    .venv/bin/torchrun --nproc-per-node 2 examples/tables_loop.py
 
 The model scores an item for a user. Its dense part stays in DistributedDataParallel; the two tables
 lie in shares on the ranks. The lines marked seqscale take the place of two nn.Embedding.

@@ -1,6 +1,7 @@
 """A TorchRec-style loop: KeyedJaggedTensors in, jagged rows by key, a dense over-arch.
 
-    torchrun --nproc-per-node 2 examples/torchrec_loop.py
+    make setup BENCH=1          # brings TorchRec
+    .venv/bin/torchrun --nproc-per-node 2 examples/torchrec_loop.py
 
 Where a TorchRec user has an EmbeddingCollection sharded by DistributedModelParallel, the lines
 marked seqscale give the rows of each key from tables whose traffic runs under the compute. Needs

@@ -25,6 +25,7 @@ from flows.receipt_lines import (
     next_steps,
     quality_lines,
     table_cells,
+    title,
 )
 from flows.request import RunRequest
 from flows.tracking import tracking_uri
@@ -89,7 +90,7 @@ def markdown(receipt: Json) -> str:
     """The receipt as Markdown."""
     arms = receipt["arms"]
     header = ["figure", *(arm["arm"] for arm in arms)]
-    lines = [f"# Receipt of {receipt['pipeline_id']}", "", dataset_line(receipt), ""]
+    lines = [f"# Receipt of {title(receipt)}", "", dataset_line(receipt), ""]
     lines += [f"| {' | '.join(header)} |", f"|---|{'---:|' * len(arms)}"]
     lines += [f"| {' | '.join(cells)} |" for cells in table_cells(arms)]
     lines += ["", "## Balanced against baseline", ""]
@@ -149,7 +150,7 @@ def show(receipt: Json, *, width: int | None = None) -> None:
     from rich.table import Table
 
     console = Console(width=width)
-    table = Table(title=f"seqscale run {receipt['pipeline_id']}", title_justify="left")
+    table = Table(title=f"seqscale run {title(receipt)}", title_justify="left")
     table.add_column("figure")
     for arm in receipt["arms"]:
         table.add_column(arm["arm"], justify="right")

@@ -95,18 +95,29 @@ def comparison_lines(comparison: Json | None) -> list[str]:
         f"CPU-time imbalance, balanced / baseline: {_interval(comparison['cpu_imbalance_ratio'])}",
         f"step time, balanced / baseline: {_interval(comparison['step_time_ratio'])}",
         f"bubble reduction: {_interval(comparison['bubble_reduction_share'])} ({blocks})",
-        "step time gains less than the bubble loses where ranks share cores with the exchange: "
-        "own work then takes longer",
+        _own_work_line(comparison["step_time_ratio"]),
     ]
+
+
+def _own_work_line(step_time_ratio: Json) -> str:
+    """What to make of the step time."""
+    lower = step_time_ratio["lower"]
+    if lower is not None and lower > 1:
+        return "the balanced arm was slower here: what moved under compute took cores from it"
+    return (
+        "step time gains less than the bubble loses where ranks share cores with the exchange: own "
+        "work then takes longer"
+    )
 
 
 def choice_lines(receipt: Json) -> list[str]:
     """What the run found out and chose by itself: transport, schedule, cost model."""
     lines = [
-        f"transport {trial['label']}: {trial['reason']}"
+        f"transport {trial['label']}, {trial['reason']}"
         for trial in receipt["transport_trials"]
         if trial["is_chosen"]
     ]
+    lines += [_schedule_line(arm) for arm in receipt["arms"]]
     for trial in receipt["schedule_trials"]:
         time = "" if trial["step_s"] is None else f" {milliseconds(trial['step_s'])} a step,"
         lines.append(f"{trial['arm']}, schedule {trial['schedule']}:{time} {trial['reason']}")
@@ -120,6 +131,27 @@ def choice_lines(receipt: Json) -> list[str]:
     if share is not None:
         lines.append(f"recording the steps took {share * 100:.2f} % of their time")
     return lines
+
+
+def _schedule_line(arm: Json) -> str:
+    """Which schedule an arm ran under."""
+    name, schedule, chosen = arm["arm"], arm["schedule"], arm["chosen_schedule"]
+    if schedule != "auto":
+        return f"{name}: schedule {schedule}, as given"
+    if chosen is None:
+        return f"{name}: too few steps for auto to try every schedule, so it chose none"
+    return f"{name}: schedule {chosen}, picked by auto"
+
+
+def title(receipt: Json) -> str:
+    """What the receipt is of; names a link that was emulated, for no figure is a real one's then."""
+    emulated = {
+        arm["transport"]
+        for arm in receipt["arms"]
+        if arm["transport"] is not None and "emulated" in arm["transport"]
+    }
+    link = f" ({', '.join(sorted(emulated))})" if emulated else ""
+    return f"{receipt['pipeline_id']}{link}"
 
 
 def device_lines(devices: list[Json]) -> list[str]:

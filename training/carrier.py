@@ -109,7 +109,8 @@ def chosen_carrier(train: TrainConfig, device: torch.device, group: dist.Process
         chunk = chunk_bytes(payload_rate(trial, group), group)
         dist.destroy_process_group(trial.group)
     if dist.get_rank(group) == 0:
-        logger.info("transport %s", reason if link is None else f"{reason}; {link.label}")
+        label = name if link is None else f"{name}, {link.label}"
+        logger.info("transport %s: %s", label, reason)
     return Carrier(
         name=name,
         trials=trials,

@@ -152,6 +152,16 @@ class TrainConfig:
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("device", self.device, DEVICES)
         _one_of("transport", self.transport, TRANSPORTS)
+        if self.device == "cpu" and self.transport == "nccl":
+            raise ConfigError(
+                "transport is 'nccl', which carries tensors between GPUs only, and device is "
+                "'cpu'. Leave --transport out, or add --device cuda."
+            )
+        if self.device == "cuda" and self.transport == "gloo":
+            raise ConfigError(
+                "transport is 'gloo', which carries CPU tensors only, and device is 'cuda'. Take "
+                "'host_staged', which brings them to the host, or leave --transport out."
+            )
         _one_of("table_optimizer", self.table_optimizer, TABLE_OPTIMIZERS)
         _one_of("table_placement", self.table_placement, ROW_PLACEMENTS[:2])
         if self.clip_norm is not None:

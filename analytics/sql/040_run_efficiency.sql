@@ -1,7 +1,8 @@
 -- run_efficiency: what a run reached and what it cost, one line to compare arms by.
 -- Grain: one row per run. Units: in the names; shares are 0..1 and sum(a)/sum(b), never a mean of
 -- shares; money is in the run's currency.
--- Reads from: dim_run, dim_dataset, fact_evaluation, run_parts, step_balance.
+-- Reads from: dim_run, dim_dataset, fact_evaluation, fact_schedule_trial, run_parts, step_balance.
+-- chosen_schedule []: The schedule a run went on with: its own, or what 'auto' picked; NULL when it ended before
 -- step_s [s]: Mean window of a step on a rank
 -- samples_per_s [1/s]: Sequences trained on by all ranks in one second
 -- tokens_per_s [1/s]: Events trained on by all ranks in one second
@@ -58,6 +59,15 @@ waste AS (
         CAST(sum(cost) FILTER (WHERE cause <> 'busy') AS DECIMAL(18, 6)) AS bubble_cost
     FROM run_cause
     GROUP BY run_id
+),
+
+picked AS (
+    SELECT
+        run_id,
+        max(schedule) AS schedule
+    FROM fact_schedule_trial
+    WHERE is_chosen
+    GROUP BY run_id
 )
 
 SELECT
@@ -67,6 +77,11 @@ SELECT
     dim_run.arm,
     dim_run.placement,
     dim_run.schedule,
+    CASE
+        WHEN dim_run.schedule = 'auto' THEN picked.schedule
+        ELSE dim_run.schedule
+    END AS chosen_schedule,
+    dim_run.transport,
     dim_run.dataset_id,
     dim_dataset.dataset_name,
     dim_run.device,
@@ -128,4 +143,5 @@ LEFT JOIN run_parts ON dim_run.run_id = run_parts.run_id
 LEFT JOIN balance ON dim_run.run_id = balance.run_id
 LEFT JOIN model ON dim_run.run_id = model.run_id
 LEFT JOIN popularity ON dim_run.run_id = popularity.run_id
-LEFT JOIN waste ON dim_run.run_id = waste.run_id;
+LEFT JOIN waste ON dim_run.run_id = waste.run_id
+LEFT JOIN picked ON dim_run.run_id = picked.run_id;

@@ -50,7 +50,7 @@ def test_everything_a_cpu_can_is_checked_and_published(
     assert len(curves["loss_fp32"]) == len(curves["loss_bf16"]) == 40
     assert curves["loss_bf16"] != curves["loss_fp32"]
     shown = capsys.readouterr().out
-    assert shown.count("\n") == 4 + len(parts) + sum(len(p["figures"]) for p in report["parts"])
+    assert shown.count("\n") == 5 + len(parts) + sum(len(p["figures"]) for p in report["parts"])
     assert "| attention | padded float32: largest difference forward |" in shown
 
 

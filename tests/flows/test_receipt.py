@@ -17,6 +17,9 @@ Request = Callable[..., RunRequest]
 def arm(name: str, **changes: Any) -> dict[str, Any]:
     row = {
         "arm": name,
+        "schedule": "auto" if name == "balanced" else "synchronous",
+        "chosen_schedule": "split" if name == "balanced" else "synchronous",
+        "transport": "gloo, 100 mbit/s, emulated",
         "step_s": 0.1234,
         "straggler_share": 0.05,
         "bubble_share": 0.25,
@@ -196,7 +199,10 @@ def test_commands_to_run_next_quote_their_paths(request_for: Request) -> None:
 def test_what_a_run_chose_is_told_with_its_reason(receipt: dict[str, Any]) -> None:
     text = markdown(receipt)
     for line in (
-        "transport gloo, 100 mbit/s, emulated: the only one that can work here",
+        "# Receipt of p1 (gloo, 100 mbit/s, emulated)",
+        "transport gloo, 100 mbit/s, emulated, the only one that can work here",
+        "baseline: schedule synchronous, as given",
+        "balanced: schedule split, picked by auto",
         "balanced, schedule split: 41.2 ms a step, taken: 41.2 ms a step, against synchronous",
         "balanced, schedule prioritised: it cannot clip",
         "cost model refitted after step 19 to 40 measured steps (off by 4.1 %): the old model",

@@ -145,6 +145,7 @@ def test_the_parts_of_a_wait_sum_to_it_and_recording_is_told(tmp_path: Path, on_
     [
         ("precision", "fp8"),
         ("transport", "mpi"),
+        ("transport", "nccl"),
         ("table_optimizer", "adam"),
         ("table_placement", "replicated"),
         ("micro_batches", 0),

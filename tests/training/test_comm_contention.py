@@ -45,7 +45,7 @@ def test_all_ranks_choose_the_same_by_the_same_figures(on_ranks) -> None:
     assert results[0][:3] == results[1][:3]
     name, trials, reason, _ = results[0]
     assert name == "gloo"
-    assert reason.startswith("gloo: the only one that can work here; ")
+    assert reason.startswith("the only one that can work here; ")
     by_name = {trial.name: trial for trial in trials}
     assert [by_name[n].available for n in ("nccl", "host_staged", "gloo")] == [False, False, True]
     assert "two more copies" in by_name["host_staged"].reason
@@ -64,6 +64,6 @@ def test_a_slow_link_is_seen_in_the_trial(on_ranks) -> None:
 
 def test_one_rank_sends_nothing_and_chooses_without_a_trial(on_ranks) -> None:
     ((name, trials, reason, chunk),) = on_ranks(programs.choose, 1, None)
-    assert (name, reason) == ("gloo", "gloo: the only one that can work here")
+    assert (name, reason) == ("gloo", "the only one that can work here")
     assert trials[-1].bytes_per_s is None
     assert CHUNK_BOUNDS[0] <= chunk <= CHUNK_BOUNDS[1]

@@ -159,14 +159,14 @@ def choice(trials: Sequence[TransportTrial]) -> tuple[str, str]:
     if len(able) == 1 or not measured:
         only = able[0]
         why = "the only one that can work here" if len(able) == 1 else "one rank, nothing is sent"
-        return only.name, f"{only.name}: {why}" + _figures(only)
+        return only.name, why + _figures(only)
     quickest = max(trial.bytes_per_s or 0.0 for trial in measured)
     quick = [trial for trial in measured if (trial.bytes_per_s or 0.0) >= QUICK_ENOUGH * quickest]
     best = min(quick, key=lambda trial: (trial.loss_s_per_gib, -(trial.bytes_per_s or 0.0)))
     rest = ", ".join(
         f"{trial.name} {trial.loss_s_per_gib:.2g} s" for trial in measured if trial is not best
     )
-    words = f"{best.name}: it takes {best.loss_s_per_gib:.2g} s of compute a GiB sent ({rest})"
+    words = f"it takes {best.loss_s_per_gib:.2g} s of compute a GiB sent ({rest})"
     return best.name, words + _figures(best)
 
 
@@ -296,5 +296,5 @@ def _figures(trial: TransportTrial) -> str:
         return ""
     return (
         f"; {trial.bytes_per_s / 1e6:.1f} MB/s a rank, "
-        f"a product beside it runs {100 * (trial.slowdown_share or 0.0):.0f} % slower"
+        f"a matrix product beside it runs {100 * (trial.slowdown_share or 0.0):.0f} % slower"
     )
