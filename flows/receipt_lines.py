@@ -144,7 +144,7 @@ def _schedule_line(arm: Json) -> str:
 
 
 def title(receipt: Json) -> str:
-    """What the receipt is of; names a link that was emulated, for no figure is a real one's then."""
+    """What the receipt is of, and the link when it was emulated: then no figure is a real one."""
     emulated = {
         arm["transport"]
         for arm in receipt["arms"]
