@@ -101,7 +101,7 @@ def run(
     """Run the whole pipeline: prepare, profile, plan, train, evaluate, register, load, export."""
     from flows.console import reporting
     from flows.receipt import show
-    from flows.request import RunRequest, configure, new_pipeline_id, source_of
+    from flows.request import RunRequest, check_device, configure, new_pipeline_id, source_of
     from flows.run import run as run_pipeline
     from flows.steps import check_for_store
     from infra.prices import price
@@ -119,6 +119,7 @@ def run(
         schedule=training.schedule,
         train=training.changes(),
     )
+    check_device(config)
     name = new_pipeline_id() if pipeline_id is None else pipeline_id
     cost = price(instance, region=region, currency=currency, rates=rates, pipeline_id=name)
     files, named = rules.split_files(), naming.naming()

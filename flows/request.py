@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import re
 import secrets
+import shutil
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -171,6 +172,17 @@ def configure(
         train=dataclasses.replace(base.train, **given),
         num_ranks=base.num_ranks if ranks is None else ranks,
     )
+
+
+def check_device(config: RunConfig) -> None:
+    """Raise ConfigError when GPUs are asked for on a host without an NVIDIA driver."""
+    if config.train.device != "cuda" or Path("/proc/driver/nvidia/version").exists():
+        return
+    if shutil.which("nvidia-smi") is None:
+        raise ConfigError(
+            "device is 'cuda', but this host has no NVIDIA driver. Install it and torch's CUDA "
+            "build, or leave --device out to train on CPU."
+        )
 
 
 def check_free(request: RunRequest) -> None:

@@ -152,9 +152,9 @@ class TrainConfig:
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("device", self.device, DEVICES)
         _one_of("transport", self.transport, TRANSPORTS)
-        if self.device == "cpu" and self.transport == "nccl":
+        if self.device == "cpu" and self.transport in ("nccl", "host_staged"):
             raise ConfigError(
-                "transport is 'nccl', which carries tensors between GPUs only, and device is "
+                f"transport is '{self.transport}', which carries tensors of GPUs, and device is "
                 "'cpu'. Leave --transport out, or add --device cuda."
             )
         if self.device == "cuda" and self.transport == "gloo":

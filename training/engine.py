@@ -19,12 +19,12 @@ from typing import Generic, TypeVar
 import torch
 import torch.distributed as dist
 
-from analytics.errors import ConfigError, InputError
+from analytics.errors import ConfigError, IdError, InputError
 from training.comm.gloo import GlooTransport
 from training.comm.host_staged import HostStagedTransport
 from training.comm.lanes import Lane
 from training.comm.transport import Transport
-from training.config import TableConfig
+from training.config import TableConfig, TrainConfig
 from training.embeddings.exchange import Exchange
 from training.embeddings.ids import checked_ids
 from training.embeddings.memory import refuse_on_every_rank
@@ -59,6 +59,17 @@ class EngineOptions:
     chunk_bytes: int = CHUNK_BYTES  # about five milliseconds of wire; the same on every rank
     timeout_s: int = 45  # a rank that waits longer than this ends with the reason
 
+    def __post_init__(self) -> None:
+        # the bounds are those of a run's settings
+        TrainConfig(
+            micro_batches=self.micro_batches,
+            precision=self.precision,
+            clip_norm=self.clip_norm,
+            collective_timeout_s=self.timeout_s,
+        )
+        if self.chunk_bytes < 1:
+            raise ConfigError(f"chunk_bytes is {self.chunk_bytes}; a piece needs at least 1 byte.")
+
 
 class Engine:
     """One rank's tables, dense part, lanes, schedule and recorder. Made by all ranks together.
@@ -78,6 +89,9 @@ class Engine:
         transport: TransportFactory | None = None,
         device: torch.device | None = None,
     ) -> None:
+        names = [table.name for table in tables]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"Tables are named {names}; at least one is needed, each name once.")
         self.device = device or torch.device("cpu")
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self.workload = workload
@@ -93,6 +107,7 @@ class Engine:
             precision=options.precision,
             bucket_bytes=options.chunk_bytes,
         )
+        self._check_equal_start()
         self.schedule = make_schedule(
             options.schedule,
             Exchange(self.tables, rank=rank, world_size=world_size),
@@ -126,12 +141,35 @@ class Engine:
         self.dense.close()
         self.lanes.close()
 
+    def settle(self) -> None:
+        """Finish what steps have deferred: before parameters or tables are read. A collective."""
+        self.schedule.settle()
+
+    def _check_equal_start(self) -> None:
+        """Raise ConfigError, on every rank, unless all hold the same first dense parameters."""
+        transport = self.lanes.urgent.transport
+        parameters = [p.detach().double() for p in self.workload.model.parameters()]
+        sums = torch.tensor(
+            [sum(float(p.sum()) for p in parameters), sum(float(p.abs().sum()) for p in parameters)]
+        )
+        sums_R2 = transport.all_gather(sums.to(transport.device)).cpu()
+        if not torch.equal(sums_R2, sums_R2[:1].expand_as(sums_R2)):
+            raise ConfigError(
+                "Ranks start from different dense parameters, so they would train different "
+                "models. Seed torch alike on every rank before the model is made."
+            )
+
     def _checked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches, each held against the tables it is to read. Raises IdError."""
         for number, batch in enumerate(batches):
             for table, ids_U in zip(self.tables, batch.row_ids, strict=True):
                 name, num_rows = table.config.name, table.config.num_rows
                 checked_ids(ids_U, table=name, num_rows=num_rows, step=number, column=name)
+                if ids_U.ndim != 1:
+                    raise IdError(
+                        f"batch of step {number}, table {name!r}: row_ids are of shape "
+                        f"{tuple(ids_U.shape)}; give the distinct ids as one dimension."
+                    )
             yield batch
 
 

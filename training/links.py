@@ -17,7 +17,7 @@ def parse_link(text: str) -> float:
 
     Raises ConfigError unless it is a number above 0 followed by kbit, mbit or gbit.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(kbit|mbit|gbit)\s*", text.lower())
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(kbit|mbit|gbit)\s*", text.lower())
     rate = float(found[1]) * MBIT_OF_UNIT[found[2]] if found else 0.0
     if rate <= 0:
         raise ConfigError(

@@ -202,6 +202,15 @@ class OverlappedTables:
         if fed.batch is None:
             return {}
         return {
-            config.name: leaf[inverse]
+            config.name: _rows(leaf, inverse)
             for config, leaf, inverse in zip(self._configs, leaves, fed.inverse, strict=True)
         }
+
+
+def _rows(rows_UD: Tensor, inverse: Tensor) -> Tensor:
+    """The row of every id; its backward pass adds repeats in one order, on any number of threads.
+
+    Indexing by a tensor would add them in parallel, another sum every time.
+    """
+    rows = rows_UD.index_select(0, inverse.flatten())
+    return rows.view(*inverse.shape, rows_UD.shape[1])

@@ -91,7 +91,7 @@ class CostRefits:
         shares = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._group))]
         dist.all_gather(shares, mine, group=self._group)
         rows = torch.stack(shares, dim=1).reshape(-1, 4).numpy()
-        rows = rows[rows[:, 3] > 0]
+        rows = rows[(rows[:, 3] > 0) & np.isfinite(rows[:, 3])]
         return MeasuredSteps(
             num_sequences=rows[:, 0].astype(np.int64),
             sum_lengths=rows[:, 1].astype(np.int64),

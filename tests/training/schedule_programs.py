@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from analytics.errors import ConfigError, IdError, InputError
+from analytics.errors import IdError, InputError
 from training.config import TableConfig
 from training.engine import Engine, EngineOptions
 from training.pipeline.step import Schedule
@@ -253,41 +253,6 @@ def announced_and_rows(rank: int, world_size: int, init_method: str) -> list[tup
         engine.close()
     rows = [wait.end_ns for window in windows for wait in window.waits if wait.kind == "rows"]
     return list(zip(found, rows, strict=True))
-
-
-class TiedWorkload(SmallWorkload):
-    """Its loss also uses a layer's weight outside that layer, as a model with tied weights does."""
-
-    def loss_sum(self, rows_T: Sequence[Tensor], part: Any) -> Tensor:
-        return super().loss_sum(rows_T, part) + self.model.enter.weight.square().sum()
-
-
-def train_tied(
-    rank: int, world_size: int, init_method: str, schedule: str, first_is_empty: bool
-) -> str:
-    """What a schedule says to a model with tied weights; '' when it trains."""
-    case = Case()
-    with joined(30, init_method=init_method, rank=rank, world_size=world_size):
-        engine = Engine(
-            TiedWorkload(),
-            table_configs(case),
-            lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
-            EngineOptions(schedule=schedule, chunk_bytes=512, timeout_s=30),
-        )
-        none = torch.zeros(0, dtype=torch.int64)
-        nothing = SmallBatch(
-            row_ids=(none, none), items=[], users=[], num_targets=0, global_targets=0
-        )
-        given = [batch_of(case, step, world_size, rank) for step in range(1, 40)]
-        said = ""
-        try:
-            for _ in engine.run([nothing, *given] if first_is_empty else given):
-                pass
-        except ConfigError as error:
-            said = str(error)
-        engine.close()
-        assert not any(m._forward_pre_hooks for m in engine.workload.model.modules())
-        return said
 
 
 def train_with_a_bad_id(

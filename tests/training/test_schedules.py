@@ -13,7 +13,6 @@ from tests.training.schedule_programs import (
     Case,
     announced_and_rows,
     train_schedules,
-    train_tied,
     train_with_a_bad_id,
 )
 from training.config import TABLE_OPTIMIZERS
@@ -111,16 +110,6 @@ def test_the_next_ids_do_not_share_the_link_with_the_rows_waited_for(on_ranks: A
     for steps in on_ranks(announced_and_rows, 2):
         assert len(steps) == 4
         assert all(announced_ns >= rows_ns for announced_ns, rows_ns in steps)
-
-
-@pytest.mark.parametrize("first_is_empty", [False, True])
-def test_split_refuses_tied_weights_on_every_rank_whenever_it_meets_them(
-    on_ranks: Any, first_is_empty: bool
-) -> None:
-    said = on_ranks(train_tied, 2, "split", first_is_empty)
-    assert any("enter.weight" in problem for problem in said)
-    assert all("split" in problem for problem in said)
-    assert on_ranks(train_tied, 2, "auto", first_is_empty) == ["", ""]  # goes on without split
 
 
 @pytest.mark.parametrize("placement", ["round_robin", "hash"])

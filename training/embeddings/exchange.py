@@ -85,7 +85,8 @@ class Exchange:
     def group_by_owner(self, ids_T: Sequence[Tensor]) -> Grouped:
         """Sort a batch's rows by the rank that owns them; ids_T: distinct ids of each table."""
         order_T, places_T, counts = [], [], []
-        for table, ids_U in zip(self.tables, ids_T, strict=True):
+        for table, given_U in zip(self.tables, ids_T, strict=True):
+            ids_U = given_U.to(torch.int64)  # what travels must be the same on every rank
             places_U = table.placement.place(ids_U)
             if table.placement.replicated:
                 order = torch.arange(len(ids_U), device=ids_U.device).repeat(self._world_size)

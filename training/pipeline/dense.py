@@ -20,7 +20,14 @@ from torch import Tensor, nn
 
 from training.comm.reduce import ordered_sum
 from training.comm.transport import Transport
-from training.pipeline.two_passes import FirstPass, LayerOutputs, layers_of, own_parameters
+from training.pipeline.two_passes import (
+    FirstPass,
+    LayerOutputs,
+    Outputs,
+    layers_of,
+    own_parameters,
+    used_outside,
+)
 from training.pipeline.workload import Batch, Workload
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -35,6 +42,16 @@ class Bucket:
     parameters: tuple[nn.Parameter, ...]
     optimizer: torch.optim.Optimizer
 
+    def held_by(self) -> list[tuple[nn.Module, list[nn.Parameter]]]:
+        """The layers and what of the bucket's parameters each holds, in the bucket's order."""
+        left = set(self.parameters)
+        held = []
+        for layer in self.layers:
+            own = [p for p in own_parameters(layer) if p in left]
+            left.difference_update(own)
+            held.append((layer, own))
+        return held
+
     @property
     def label(self) -> str:
         """Its name in records."""
@@ -43,6 +60,24 @@ class Bucket:
     def gradient(self) -> Tensor:
         """The gradients as one flat tensor; zeros where a parameter has none."""
         return _flat([p.grad for p in self.parameters], self.parameters)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """The optimiser's rates and such as they are now."""
+        return [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in self.optimizer.param_groups
+        ]
+
+    def update_with(
+        self, settings: list[dict[str, Any]], gradient: Tensor, global_targets: int
+    ) -> None:
+        """`update` with the rates of an earlier moment; those of now are kept."""
+        now = self.settings()
+        for group, earlier in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(earlier)
+        self.update(gradient, global_targets)
+        for group, kept in zip(self.optimizer.param_groups, now, strict=True):
+            group.update(kept)
 
     def update(self, gradient: Tensor, global_targets: int) -> None:
         """One optimiser step with the summed gradient of all ranks, divided by their targets."""
@@ -73,7 +108,11 @@ class Backward:
         """The bucket's gradients on this rank as one flat tensor, micro-batches summed in order."""
         gradients: list[Tensor | None] = [None] * len(bucket.parameters)
         for first_pass in self._passes:
-            found = [g for layer in bucket.layers for g in first_pass.weight_gradients(layer)]
+            found = [
+                gradient
+                for layer, parameters in bucket.held_by()
+                for gradient in first_pass.weight_gradients(layer, parameters)
+            ]
             gradients = [
                 new if old is None else old if new is None else old + new
                 for old, new in zip(gradients, found, strict=True)
@@ -115,6 +154,13 @@ class DenseSide:
             Bucket(index, tuple(part), parameters, optimizer(list(parameters)))
             for index, (part, parameters) in enumerate(_gathered(layers, bucket_bytes))
         ]
+        self._owners = {
+            parameter: layer
+            for bucket in self.buckets
+            for layer, parameters in bucket.held_by()
+            for parameter in parameters
+        }
+        self._outside: set[nn.Parameter] = set()  # used otherwise than by their layer alone
         self._outputs = LayerOutputs(layers)
         self.is_checked = False  # whether the split backward pass was compared with a plain one
         self.num_updates = 0  # optimiser steps so far, of dense part and tables alike
@@ -148,17 +194,18 @@ class DenseSide:
         loss_sum = torch.zeros((), device=self.device)
         rows_T = _leaves(rows_T)
         passes: list[FirstPass] = []
+        problem: str | None = None
         for part in self._parts(batch):
             with self._outputs.recorded() as outputs, self._autocast():
                 loss = self.workload.loss_sum(rows_T, part)
-            passes.append(FirstPass(loss, rows_T, outputs))
+            if not self.is_checked:
+                self._outside |= used_outside(loss, outputs, self._outputs.spans, self._owners)
+                problem = problem or self._problem(loss, rows_T, outputs)
+            if problem is None:
+                passes.append(FirstPass(loss, rows_T, outputs, self._owners, self._outside))
             loss_sum = loss_sum + loss.detach()
-        problem = None
-        if passes and not self.is_checked:
-            names = {p: name for name, p in self.workload.model.named_parameters()}
-            layers = [layer for bucket in self.buckets for layer in bucket.layers]
-            problem = passes[0].difference_from_plain(names, layers)
-            self.is_checked = problem is None
+        if passes and problem is None:
+            self.is_checked = True
         gradient_T = []
         for t, rows in enumerate(rows_T):
             summed = None
@@ -167,6 +214,33 @@ class DenseSide:
                 summed = found if summed is None else summed + found
             gradient_T.append(_row_gradient(summed, rows, batch))
         return Backward(passes, loss_sum, gradient_T, problem)
+
+    def must_be_whole(self, bucket: Bucket) -> bool:
+        """Whether something may read the bucket's parameters before its own layers run.
+
+        Until this rank has seen a forward pass, every bucket may be read so.
+        """
+        return not self.is_checked or any(
+            parameter in self._outside for parameter in bucket.parameters
+        )
+
+    def _problem(self, loss: Tensor, rows_T: Sequence[Tensor], outputs: Outputs) -> str | None:
+        """Why this model's backward pass cannot be taken apart, found by trying; None: it can."""
+        names = {p: name for name, p in self.workload.model.named_parameters()}
+        hooked = [names[p] for p in self._owners if p._post_accumulate_grad_hooks]
+        if hooked:
+            return (
+                f"The schedule 'split' runs no post-accumulate hooks, and {hooked[0]} has one. "
+                "Take the schedule 'prioritised'."
+            )
+        try:
+            first_pass = FirstPass(loss, rows_T, outputs, self._owners, self._outside)
+            return first_pass.difference_from_plain(names, self._owners)
+        except RuntimeError as error:  # reentrant checkpoints refuse autograd.grad, for one
+            return (
+                f"The schedule 'split' cannot take this model's backward pass apart: {error} Take "
+                "the schedule 'prioritised'."
+            )
 
     def sum_over_ranks(self, transport: Transport) -> list[Tensor]:
         """All ranks' dense gradients of `forward_backward`, summed, by bucket. A collective."""
@@ -238,7 +312,7 @@ def _gathered(
         if size >= bucket_bytes:
             yield part, tuple(parameters)
             part, parameters, size = [], [], 0
-    if part:
+    if parameters:
         yield part, tuple(parameters)
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +43,15 @@ from training.recorder import StepRecorder
 class Outstanding:
     """A bucket whose sum over ranks is on its way."""
 
-    def __init__(self, future: Future[Tensor], arrival_ns: int, global_targets: int) -> None:
+    def __init__(
+        self,
+        future: Future[Tensor],
+        arrival_ns: int,
+        global_targets: int,
+        settings: list[dict[str, Any]],
+    ) -> None:
         self.future = future
+        self.settings = settings  # the optimiser's, at the end of the step it belongs to
         self.arrival_ns = arrival_ns
         self.global_targets = global_targets
 
@@ -64,10 +72,12 @@ class SplitBackward(Schedule):
         self._rows = RowsAhead(exchange, lanes, recorder)
         self._outstanding: dict[Bucket, Outstanding] = {}
         self._is_agreed = False
+        self._is_forward = False
         self.held_bytes = 0  # the most that a step has held for its weight gradients so far
         self.weights_share = 0.0  # of the last step's own work, computing weight gradients
         self._handles = [
-            layer.register_forward_pre_hook(self._before_layer(bucket))
+            # first of all hooks: one that makes a weight from others must find them updated
+            layer.register_forward_pre_hook(self._before_layer(bucket), prepend=True)
             for bucket in dense.buckets
             for layer in bucket.layers
         ]
@@ -77,11 +87,14 @@ class SplitBackward(Schedule):
         recorder, dense = self._recorder, self._dense
         next_T = None if following is None else following.row_ids
         ready, coming = self._rows.begin(batch.row_ids, next_T)
-        if batch.num_targets == 0:
-            self._finish_all()
+        for bucket in dense.buckets:
+            if batch.num_targets == 0 or dense.must_be_whole(bucket):
+                self._finish(bucket)
         begin_ns = time.monotonic_ns()
+        self._is_forward = True
         with recorder.work():
             backward = dense.forward_and_first_pass(ready.rows_T, batch)
+        self._is_forward = False
         self.held_bytes = max(self.held_bytes, backward.held_bytes)
         first_ns = time.monotonic_ns() - begin_ns
         self._finish_all()  # of layers that this forward pass did not need
@@ -127,6 +140,8 @@ class SplitBackward(Schedule):
         Raises SplitRefusedError when this model's backward pass cannot be taken apart; nothing has
         been updated then.
         """
+        if self._is_agreed and backward.problem is not None:  # of a rank that had no target before
+            raise ConfigError(backward.problem)
         if self._is_agreed:
             return
         transport = self._lanes.urgent.transport
@@ -163,7 +178,9 @@ class SplitBackward(Schedule):
                 gradient = backward.weight_gradient(bucket)
             arrival_ns = time.monotonic_ns()
             future = self._lanes.deferred.submit(self._summing(gradient))
-            self._outstanding[bucket] = Outstanding(future, arrival_ns, batch.global_targets)
+            self._outstanding[bucket] = Outstanding(
+                future, arrival_ns, batch.global_targets, bucket.settings()
+            )
         backward.release()
 
     def _summing(self, gradient: Tensor) -> Callable[[Transport], Tensor]:
@@ -174,7 +191,8 @@ class SplitBackward(Schedule):
     def _before_layer(self, bucket: Bucket) -> Callable[[nn.Module, object], None]:
         def finish(module: nn.Module, inputs: object) -> None:
             del module, inputs
-            self._finish(bucket)
+            if self._is_forward:  # not when a checkpoint runs a layer again in a backward pass
+                self._finish(bucket)
 
         return finish
 
@@ -187,7 +205,8 @@ class SplitBackward(Schedule):
             gradient = outstanding.future.result()
         with self._recorder.work():
             if outstanding.global_targets:
-                bucket.update(gradient, outstanding.global_targets)
+                settings = outstanding.settings
+                bucket.update_with(settings, gradient, outstanding.global_targets)
 
     def _finish_all(self) -> None:
         for bucket in self._dense.buckets:
