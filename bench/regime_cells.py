@@ -74,7 +74,7 @@ class Groups:
         link = Link(rate_mbit_per_s)
         inner = iter(self.lanes)
 
-        def transport() -> Transport:
+        def transport(urgent: bool) -> Transport:
             return PacedTransport(next(inner), link)
 
         return Engine(
