@@ -23,7 +23,7 @@ setup: ## make .venv and fetch the demo's data (BROWSER=1, BENCH=1: for browser 
 demo: setup ## run the whole pipeline on MovieLens-100K
 	.venv/bin/seqscale run --runs-dir $(RUNS_DIR)
 
-test: setup ## run the quick tests, eleven minutes on two cores
+test: setup ## run the quick tests, less than half an hour on two cores
 	.venv/bin/python -m pytest -q -m "not full and not gpu" --cov --cov-report=term:skip-covered
 
 test-full: browser ## run what takes a fresh clone, a browser, TorchRec or minutes
