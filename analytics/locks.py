@@ -47,7 +47,7 @@ def held(
                     raise late() from None
             if on_wait is not None:
                 on_wait()
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # between two tries of the lock, until the deadline
         yield file
 
 

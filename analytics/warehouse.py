@@ -173,7 +173,7 @@ def open_published(
                     f"({error}). Close that program, or run "
                     f"'seqscale load --runs-dir {runs_dir}' to publish a fresh copy."
                 ) from error
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # between two tries to open, until the deadline
 
 
 def _pipeline_folders(runs_dir: Path, pipeline_ids: list[str] | None) -> list[Path]:

@@ -56,13 +56,13 @@ class _Pause(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, there_s: float, back_s: float) -> Tensor:
         ctx.back_s = back_s
         if there_s:
-            time.sleep(there_s)
+            time.sleep(there_s)  # this is the emulated compute
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         if ctx.back_s:
-            time.sleep(ctx.back_s)
+            time.sleep(ctx.back_s)  # this is the emulated compute
         return gradient, None, None
 
 

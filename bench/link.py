@@ -212,7 +212,7 @@ def measure_transfers(link: str | None, rate_mbit_per_s: float, repeats: int) ->
 
         def after(delay_s: float, work: Callable[[Transport], float]) -> Callable[..., float]:
             def late(transport: Transport) -> float:
-                time.sleep(delay_s)
+                time.sleep(delay_s)  # the late start is what is measured, and taken off again
                 return work(transport) - delay_s
 
             return late

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bench.emulated import EmulatedLoad, EmulatedWorkload
-from training.comm.clocks import align_clocks
+from training.comm.clocks import last_arrivals
 from training.comm.gloo import GlooTransport
 from training.comm.paced import Link, PacedTransport
 from training.config import ModelConfig, RunConfig, TableConfig, TrainConfig
@@ -27,7 +27,7 @@ from training.feed import BatchBuilder
 from training.links import parse_link
 from training.planning.plan import Plan
 from training.ranks import another_group
-from training.recorder import Window, step_parts
+from training.recorder import step_parts
 from training.sequences import SequenceWorkload
 
 TIMEOUT_S = 60
@@ -141,10 +141,12 @@ class EngineArm:
         """Train on a block; where each step's time went on this rank. A collective."""
         results = list(self.engine.run(iter(batches)))
         windows = self.engine.recorder.end_block()
-        last_arrivals = _last_arrivals(windows)
+        assert dist.group.WORLD is not None
+        arrivals = [[wait.arrival_ns for wait in w.sorted_waits()] for w in windows]
+        lasts = last_arrivals(arrivals, dist.group.WORLD)
         mark_ns = self.engine.recorder.mark_ns
         steps = []
-        for window, last, result in zip(windows, last_arrivals, results, strict=True):
+        for window, last, result in zip(windows, lasts, results, strict=True):
             parts = dataclasses.asdict(step_parts(window, last, mark_ns))
             batch = result.batch
             parts["loss"] = float(result.local_loss_sum) / max(batch.global_targets, 1)
@@ -177,16 +179,3 @@ def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict
         difference = (value.double() - other[name].double()).abs()
         found[key] = max(found[key], float(difference.max()))
     return found
-
-
-def _last_arrivals(windows: Sequence[Window]) -> list[list[int]]:
-    """When the last rank arrived at each wait, on this rank's clock. A collective."""
-    group = dist.group.WORLD
-    assert group is not None
-    clock = align_clocks(group)
-    waits = [window.sorted_waits() for window in windows]
-    arrivals = [clock.to_common_ns(wait.arrival_ns) for of_window in waits for wait in of_window]
-    last = torch.tensor(arrivals, dtype=torch.int64)
-    dist.all_reduce(last, op=dist.ReduceOp.MAX, group=group)
-    parts = torch.split(last, [len(of_window) for of_window in waits])
-    return [[clock.to_local_ns(at) for at in part.tolist()] for part in parts]

@@ -95,7 +95,7 @@ def _only_one() -> Iterator[None]:
             if not told:
                 print("Another set-up of this folder is running; waiting for it.")
                 told = True
-            time.sleep(0.2)
+            time.sleep(0.2)  # between two tries of the lock, until the deadline
         yield
 
 

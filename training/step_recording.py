@@ -39,7 +39,7 @@ import torch.distributed as dist
 from analytics.errors import ConfigError
 from analytics.journal import JournalWriter
 from analytics.schema import DimRun, FactStep
-from training.comm.clocks import align_clocks
+from training.comm.clocks import last_arrivals
 from training.loop_recorder import LoopRecorder
 from training.ranks import another_group
 from training.recorder import StepRecorder, Wait, Window, step_parts
@@ -279,25 +279,20 @@ class StepRecording:
 
     def _last_arrivals(self, windows: list[Window]) -> list[list[int] | None]:
         """When the last rank arrived at each wait; None where it cannot be told. A collective."""
-        waits = [window.sorted_waits() for window in windows]
-        arrivals = [wait.arrival_ns for of_window in waits for wait in of_window]
-        if self._group is not None:
-            counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._world_size)]
-            dist.all_gather(counts, torch.tensor([len(arrivals)]), group=self._group)
-            if len({int(count) for count in counts}) > 1:
-                logger.warning(
-                    "rank %d, block %d: the ranks marked %s waits, so waiting for the slowest rank "
-                    "cannot be told from the wire. Mark the same waits in every step on all ranks.",
-                    self._rank, self._block, [int(count) for count in counts],
-                )  # fmt: skip
-                return [None] * len(windows)
-            clock = align_clocks(self._group)
-            common = [clock.to_common_ns(arrival) for arrival in arrivals]
-            last = torch.tensor(common, dtype=torch.int64)
-            dist.all_reduce(last, op=dist.ReduceOp.MAX, group=self._group)
-            arrivals = [clock.to_local_ns(arrival) for arrival in last.tolist()]
-        left = iter(arrivals)
-        return [[next(left) for _ in of_window] for of_window in waits]
+        arrivals = [[wait.arrival_ns for wait in w.sorted_waits()] for w in windows]
+        if self._group is None:
+            return list(arrivals)
+        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._world_size)]
+        mine = sum(len(of_window) for of_window in arrivals)
+        dist.all_gather(counts, torch.tensor([mine]), group=self._group)
+        if len({int(count) for count in counts}) > 1:
+            logger.warning(
+                "rank %d, block %d: the ranks marked %s waits, so waiting for the slowest rank "
+                "cannot be told from the wire. Mark the same waits in every step on all ranks.",
+                self._rank, self._block, [int(count) for count in counts],
+            )  # fmt: skip
+            return [None] * len(windows)
+        return list(last_arrivals(arrivals, self._group))
 
     def _step_record(self, window: Window, step: RecordedStep, last: list[int] | None) -> FactStep:
         return FactStep(

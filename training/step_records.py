@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 
-import torch
 import torch.distributed as dist
 
 from analytics.journal import JournalWriter
@@ -24,7 +23,7 @@ from analytics.schema import (
     FactTransportTrial,
 )
 from training.arms import Arm
-from training.comm.clocks import ClockOffset, align_clocks
+from training.comm.clocks import last_arrivals
 from training.comm.contention import TransportTrial
 from training.config import TrainJob
 from training.feed import ArmPlans, RankBatch
@@ -61,8 +60,9 @@ class StepJournal:
         self, arm: Arm, block: int, windows: Sequence[Window], results: Sequence[StepResult]
     ) -> None:
         """The steps of a block, every rank its own. A collective."""
-        last_arrivals = self._last_arrivals(windows)
-        for window, result, last in zip(windows, results, last_arrivals, strict=True):
+        arrivals = [[wait.arrival_ns for wait in w.sorted_waits()] for w in windows]
+        lasts = last_arrivals(arrivals, self._group)
+        for window, result, last in zip(windows, results, lasts, strict=True):
             self._journal.write(self._step(arm, block, window, result, last))
 
     def lengths_of(self, arm: str, step: int) -> Ints:
@@ -134,20 +134,6 @@ class StepJournal:
                 reason=fit.reason,
             )
         )
-
-    def _last_arrivals(self, windows: Sequence[Window]) -> list[list[int]]:
-        """When the last rank arrived at each wait of each window, on this rank's clock."""
-        waits = [window.sorted_waits() for window in windows]
-        if dist.get_world_size(self._group) == 1:
-            return [[wait.arrival_ns for wait in of_window] for of_window in waits]
-        clock: ClockOffset = align_clocks(self._group)
-        arrivals = [
-            clock.to_common_ns(wait.arrival_ns) for of_window in waits for wait in of_window
-        ]
-        last = torch.tensor(arrivals, dtype=torch.int64)
-        dist.all_reduce(last, op=dist.ReduceOp.MAX, group=self._group)
-        parts = torch.split(last, [len(of_window) for of_window in waits])
-        return [[clock.to_local_ns(arrival) for arrival in part.tolist()] for part in parts]
 
     def _step(
         self,

@@ -152,6 +152,7 @@ def _member_names(archive: Path, label: str) -> list[str]:
     try:
         with zipfile.ZipFile(archive) as opened:
             names = [entry.filename for entry in opened.infolist() if not entry.is_dir()]
+    # what zipfile raises on damaged, encrypted or unknown archives; refused below
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError) as error:
         raise InputError(
             f"{label}: is a zip archive that is damaged or cut off. Fetch the file again."

@@ -33,6 +33,7 @@ _RATIO_FROM_BYTES = 256 << 20  # below it the ratio does not matter
 # no text holds these bytes, so a line comes whole; DuckDB wants some delimiter
 NO_DELIMITER = "\x01\x02\x03\x04"
 LONGEST_LINE = 16 << 20
+# what the unpackers raise on damaged, encrypted or unknown packing; all become a refusal
 _READ_ERRORS = (
     EOFError, OSError, RuntimeError, NotImplementedError, ValueError, zlib.error, lzma.LZMAError,
     zipfile.BadZipFile,

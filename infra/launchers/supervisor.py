@@ -93,7 +93,7 @@ def _sweep() -> None:
                 pass
         except ChildProcessError:
             return
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two rounds of killing, until the deadline
 
 
 def _reap(child: int) -> int | None:

@@ -21,7 +21,7 @@ from analytics.store import SPLIT_NAMES, open_store
 
 def shared(name: str) -> Path:
     folder = os.environ.get("SEQSCALE_TEST_DATA")
-    if not folder:
+    if not folder:  # files of others, for research use: the project does not carry them
         pytest.skip("SEQSCALE_TEST_DATA is not set; it names the folder of shared test data")
     return Path(folder) / name
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -62,6 +62,23 @@ def align_clocks(
             _ask(group, other, num_pings, clock)
         return SHARED
     return _answer(group, num_pings, clock)
+
+
+def last_arrivals(
+    arrivals_ns: Sequence[Sequence[int]], group: dist.ProcessGroup
+) -> list[list[int]]:
+    """When the last rank arrived at each wait, on this rank's clock [ns]. A collective.
+
+    arrivals_ns: this rank's, by step; every rank gives as many, in the same order.
+    """
+    if dist.get_world_size(group) == 1:
+        return [list(of_step) for of_step in arrivals_ns]
+    clock = align_clocks(group)
+    common = [clock.to_common_ns(arrival) for of_step in arrivals_ns for arrival in of_step]
+    last = torch.tensor(common, dtype=torch.int64)
+    dist.all_reduce(last, op=dist.ReduceOp.MAX, group=group)
+    parts = torch.split(last, [len(of_step) for of_step in arrivals_ns])
+    return [[clock.to_local_ns(arrival) for arrival in part.tolist()] for part in parts]
 
 
 def offset_of_pings(pings: list[tuple[int, int, int]]) -> ClockOffset:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from training.comm.reduce import all_to_all_in_chunks
+from training.comm.reduce import all_to_all_in_chunks, num_chunks_for
 from training.comm.transport import Transport
 from training.embeddings.packing import Counts, kept_counts, pack, unpack
 from training.embeddings.table import ShardedTable
@@ -163,7 +163,7 @@ class Exchange:
             torch.split(received, heard_R), coming.asked_RT, running.asked_RT, len(header)
         )
         row_chunks, gradient_chunks = (
-            max(1, -(-int(most) // chunk_bytes)) for most in bytes_R2.max(dim=0).values.tolist()
+            num_chunks_for(int(most), chunk_bytes) for most in bytes_R2.max(dim=0).values.tolist()
         )
         return Split(
             exclusive_rows=_part(coming, _not(coming_heard_T), _not(coming_T), row_chunks),
