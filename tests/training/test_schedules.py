@@ -28,6 +28,19 @@ CONDITIONS = {
     "one piece": Case(chunk_bytes=1 << 20),
 }
 WHOLE = ("synchronous", "ids_ahead")
+# On top of what every case has: heavy collisions, empty ranks, uneven counts, a huge sequence.
+CROSSED = {
+    "as it is": {},
+    "jittered ranks": {"jitter_ms": 4.0},
+    "micro-batches": {"micro_batches": 3},
+    "jittered ranks, micro-batches, hashed rows": {
+        "jitter_ms": 4.0,
+        "micro_batches": 2,
+        "placement": "hash",
+        "user_placement": "replicated",
+    },
+    "clipping": {"clip_norm": 0.05, "schedules": (*WHOLE, "auto")},
+}
 
 
 def assert_equal_to_synchronous(states: list[dict[str, dict[str, Any]]]) -> None:
@@ -59,6 +72,18 @@ def test_every_schedule_equals_synchronous_whatever_befalls_the_ranks(
     on_ranks: Any, world_size: int, condition: str
 ) -> None:
     assert_equal_to_synchronous(on_ranks(train_schedules, world_size, CONDITIONS[condition]))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("optimizer", TABLE_OPTIMIZERS)
+@pytest.mark.parametrize("condition", list(CROSSED))
+def test_every_schedule_equals_synchronous_for_every_optimizer_and_condition(
+    on_ranks: Any, world_size: int, optimizer: str, condition: str
+) -> None:
+    case = Case(optimizer=optimizer, **CROSSED[condition])
+    assert case.num_steps == 30
+    assert_equal_to_synchronous(on_ranks(train_schedules, world_size, case))
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
