@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, the packages lie beside it
 ADDRESSES = ("10.77.0.1", "10.77.0.2")  # seen inside the two namespaces only
 DEVICE = "wire"
 PORT = 29_531
+BOUND_SHARE = 0.05  # how far an honest emulation may be off
 TIMEOUT_S = 60
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 _IN = ("ip", "netns", "exec")
@@ -293,6 +294,13 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def verdict(rows: list[dict[str, Any]]) -> str:
+    """How many transfers the emulated link carries as the real one does."""
+    far = [row for row in rows if abs(row["emulated_s"] / row["real_s"] - 1) > BOUND_SHARE]
+    near = len(rows) - len(far)
+    return f"{near} of {len(rows)} transfers within {BOUND_SHARE:.0%} of the real link."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rates", nargs="+", default=["30mbit", "100mbit", "300mbit"])
@@ -313,7 +321,7 @@ def main() -> None:
         for rate in arguments.rates
         for row in compare(rate, arguments.repeats, arguments.rounds)
     ]
-    print("\n".join(table(rows)))
+    print("\n".join([*table(rows), "", verdict(rows)]))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

@@ -9,10 +9,10 @@ The link is a queue in each direction, emptied at the payload rate, with a token
 keeps at most a socket's worth of bytes in the queue at a time and adds more as they leave, so
 transfers of several groups share the link as connections do: an urgent one waits for what stands
 before it, not for all that is still to come. bench/link.py holds it against a real limited link:
-0.2 s of wire within 4 %, alone and of two groups together; 400 KB 4-7 % too quick. Not emulated:
-that real connections share unevenly by chance (the first of two equal ones ends 14-25 % sooner than
-here), and queues before the receiver. On a busy host each collective costs one more thread switch
-than on a wire, so chunks of 5 ms took 8-31 % longer than real ones: an error to our disadvantage.
+transfers of 0.1 s and more of wire within 3 %, alone and of two groups together. Not emulated:
+that real connections share unevenly by chance (the first of two equal ones ends 6-42 % sooner than
+here), and queues before the receiver. Each collective costs one more thread switch than on a wire,
+so chunks of 5 ms took 2-12 % longer than real ones: an error to our disadvantage.
 
 Before: lanes.py.   After: the transport inside.
 Price: a few sleeps a collective.
