@@ -1,8 +1,9 @@
 """Makes a schedule by name, and picks one by trying all on a run's own first steps.
 
 All schedules are exact: they can take turns within one run without changing a bit of what is
-trained. So `auto` costs nothing but the time that slower ones take: each schedule runs a few steps,
-in turns, the slowest rank's time counts, and the run goes on with the fastest. A schedule that is
+trained. So `auto` costs nothing but the time that slower ones take: schedules run a few steps each,
+in turns, round after round; the slowest rank's time counts, for equal work (standings.py). What
+has clearly lost is left out of the next round. The run goes on with the fastest; a schedule that is
 more involved must win by more than the noise of the trial.
 
 Before: the trainer's steps.   After: the run's further steps; what was tried goes to the journal.
@@ -11,7 +12,6 @@ Before: the trainer's steps.   After: the run's further steps; what was tried go
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 
 import torch
@@ -23,6 +23,13 @@ from training.pipeline.dense import DenseSide
 from training.pipeline.lanes import Lanes
 from training.pipeline.prioritised import Prioritised
 from training.pipeline.split import SplitBackward, SplitRefusedError
+from training.pipeline.standings import (
+    WORTHWHILE_SHARE,
+    Standing,
+    fastest,
+    standings,
+    still_open,
+)
 from training.pipeline.step import Schedule, StepResult
 from training.pipeline.synchronous import IdsAhead, Synchronous, WholeGradient
 from training.pipeline.workload import Batch
@@ -30,8 +37,7 @@ from training.recorder import StepRecorder
 
 CANDIDATES = tuple(name for name in SCHEDULES if name != "auto")
 _STEPS_A_TURN = 4  # the first of each turn is not timed: nothing was fetched ahead for it
-_TURNS = 2
-_WORTHWHILE = 0.02  # a more involved schedule must be faster by this share
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +46,7 @@ class Trial:
 
     schedule: str
     num_steps: int
-    step_s: float | None  # median over steps of the slowest rank's time; None when refused
+    step_s: float | None  # the slowest rank's, median for equal work; None when refused
     is_chosen: bool
     reason: str
 
@@ -99,9 +105,12 @@ class AutoSchedule(Schedule):
             name: make_schedule(name, exchange, dense, lanes, recorder, whole)
             for name in self._names
         }
-        self._turns = self._names * _TURNS
+        self._open = list(self._names)  # not beaten yet
+        self._turns = list(self._names)  # still to come in this round
+        self._num_rounds = 0
         self._num_steps = 0
-        self._times_ns: dict[str, list[int]] = {name: [] for name in self._names}
+        self._steps_left = 0  # of the turn
+        self._timed: dict[str, list[tuple[int, int]]] = {name: [] for name in self._names}
         self._current: Schedule = self._schedules[self._names[0]]
         self.trials: list[Trial] = []  # told once the choice is made
         self.decided_at: int | None = None
@@ -113,17 +122,20 @@ class AutoSchedule(Schedule):
 
     def step(self, batch: Batch, following: Batch | None) -> StepResult:
         """One step under the schedule whose turn it is."""
-        turn, within = divmod(self._num_steps, _STEPS_A_TURN)
-        if self.decided_at is None and within == 0:
-            self._change(turn)
+        if self.decided_at is None and self._steps_left == 0:
+            self._change()
+        is_timed = self.decided_at is None and self._steps_left < _STEPS_A_TURN
         begin = time.monotonic_ns()
         try:
             result = self._current.step(batch, following)
         except SplitRefusedError as error:  # the same on every rank
             result = self._without(self._current.name, str(error), batch, following)
-        if self.decided_at is None and within > 0:
-            self._times_ns[self._current.name].append(time.monotonic_ns() - begin)
+            is_timed = False
+        if is_timed:
+            took_ns = time.monotonic_ns() - begin
+            self._timed[self._current.name].append((took_ns, batch.global_targets))
         self._num_steps += 1
+        self._steps_left -= 1
         return result
 
     def settle(self) -> None:
@@ -146,37 +158,40 @@ class AutoSchedule(Schedule):
         refused.forget()
         refused.close()
         self._refused[name] = reason
-        self._names.remove(name)
+        for names in (self._names, self._open):
+            names.remove(name)
         self._current = self._schedules[self._names[0]]
         return self._current.step(batch, following)
 
-    def _change(self, turn: int) -> None:
-        """The next schedule's turn, or the decision after the last one."""
+    def _change(self) -> None:
+        """The next schedule's turn, the next round, or the decision."""
         self._current.settle()
         self._current.forget()
-        if turn < len(self._turns):
-            name = self._turns[turn]
-            self._current = self._schedules.get(name, self._schedules[self._names[0]])
-        else:
-            self._decide()
+        if not self._turns:
+            self._num_rounds += 1
+            if self._num_rounds >= _LEAST_ROUNDS:
+                found = self._standings()
+                self._open = [name for name in self._open if name in still_open(found)]
+                if len(self._open) == 1 or self._num_rounds == _MOST_ROUNDS:
+                    self._decide(found)
+                    return
+            self._turns = list(self._open)
+        self._current = self._schedules[self._turns.pop(0)]
+        self._steps_left = _STEPS_A_TURN
 
-    def _decide(self) -> None:
-        medians = self._slowest_rank_s()
-        best = self._names[0]
-        for name in self._names[1:]:
-            if medians[name] < medians[best] * (1 - _WORTHWHILE):
-                best = name
+    def _decide(self, found: dict[str, Standing]) -> None:
+        best = fastest(found)
         self._current = self._schedules[best]
         self.decided_at = self._num_steps
         self.trials = [
             Trial(
                 schedule=name,
-                num_steps=len(self._times_ns[name]),
-                step_s=medians[name],
+                num_steps=standing.num_steps,
+                step_s=standing.step_s,
                 is_chosen=name == best,
-                reason=_reason(name, best, medians) + self._price(name),
+                reason=_reason(name, best, found) + self._price(name),
             )
-            for name in self._names
+            for name, standing in found.items()
         ] + [
             Trial(schedule=name, num_steps=0, step_s=None, is_chosen=False, reason=reason)
             for name, reason in self._refused.items()
@@ -193,26 +208,34 @@ class AutoSchedule(Schedule):
             f"{schedule.held_bytes / 2**20:.1f} MiB meanwhile"
         )
 
-    def _slowest_rank_s(self) -> dict[str, float]:
-        """Median over a schedule's steps of the slowest rank's time. A collective."""
+    def _standings(self) -> dict[str, Standing]:
+        """How the schedules did, by the slowest rank's times. A collective."""
         transport = self._lanes.urgent.transport
         mine = torch.tensor(
-            [t for name in self._names for t in self._times_ns[name]], dtype=torch.int64
+            [took_ns for name in self._names for took_ns, _ in self._timed[name]],
+            dtype=torch.int64,
         )
         slowest = transport.all_gather(mine.to(transport.device)).cpu().max(dim=0).values.tolist()
-        medians, start = {}, 0
-        for name in self._names:
-            end = start + len(self._times_ns[name])
-            medians[name] = statistics.median(slowest[start:end]) / 1e9
-            start = end
-        return medians
+        left = iter(slowest)
+        return standings(
+            {
+                name: [(next(left) / 1e9, work) for _, work in self._timed[name]]
+                for name in self._names
+            }
+        )
 
 
-def _reason(name: str, best: str, medians: dict[str, float]) -> str:
-    ratio = medians[name] / medians[best]
+def _reason(name: str, best: str, found: dict[str, Standing]) -> str:
+    """Why a schedule was taken, or not."""
+    own, of_best = found[name], found[best]
+    ratio = own.step_s / of_best.step_s
     if name == best:
-        others = [f"{other} {s * 1e3:.1f} ms" for other, s in medians.items() if other != best]
-        return f"taken: {medians[best] * 1e3:.1f} ms a step, against {', '.join(others)}"
+        others = [f"{n} {s.step_s * 1e3:.1f} ms" for n, s in found.items() if n != best]
+        return (
+            f"taken: {own.step_s * 1e3:.1f} ms a step (error {own.error_share:.1%}), against "
+            f"{', '.join(others) or 'none'}, for equal work"
+        )
     if ratio < 1:
-        return f"faster than {best} by less than {_WORTHWHILE:.0%}, which is noise"
+        least = max(WORTHWHILE_SHARE, own.error_share)
+        return f"faster than {best} by {1 - ratio:.1%}, within the trial's noise of {least:.1%}"
     return f"{ratio:.2f} times the step of {best}"
