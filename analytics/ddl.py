@@ -15,6 +15,7 @@ from pathlib import Path
 
 import duckdb
 
+from analytics.records import is_bulk
 from analytics.schema import TABLES, Column, columns, table_key
 
 SQL_DIR = Path(__file__).parent / "sql"
@@ -150,7 +151,7 @@ def _is_outgrown(record: type, key: tuple[str, ...], there: dict[str, _ColumnThe
         spec.nullable and not there.get(spec.name, _NO_COLUMN).is_nullable
         for spec in columns(record)
     )
-    return key != table_key(record) or refuses
+    return key != _index(record) or refuses
 
 
 def _make_anew(con: duckdb.DuckDBPyConnection, name: str, record: type, there: set[str]) -> None:
@@ -165,8 +166,14 @@ def _make_anew(con: duckdb.DuckDBPyConnection, name: str, record: type, there: s
 
 def _create_table(name: str, record: type) -> str:
     lines = [_column_line(spec) for spec in columns(record)]
-    lines.append(f"PRIMARY KEY ({', '.join(table_key(record))})")
+    if _index(record):
+        lines.append(f"PRIMARY KEY ({', '.join(_index(record))})")
     return f"CREATE TABLE IF NOT EXISTS {name} (\n    " + ",\n    ".join(lines) + "\n)"
+
+
+def _index(record: type) -> tuple[str, ...]:
+    """The columns of the table's primary key; none where it is loaded in bulk."""
+    return () if is_bulk(record) else table_key(record)
 
 
 def _column_line(spec: Column) -> str:

@@ -7,6 +7,7 @@ analytics/schema.py, analytics/schema_profile.py.
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import functools
 import math
 import types
@@ -14,12 +15,20 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-Scalar = str | int | float | bool | None
+Scalar = str | int | float | bool | decimal.Decimal | None
 Record = TypeVar("Record")
 
-_SQL_TYPES: dict[type, str] = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
+_SQL_TYPES: dict[type, str] = {
+    str: "VARCHAR",
+    int: "BIGINT",
+    float: "DOUBLE",
+    bool: "BOOLEAN",
+    decimal.Decimal: "DECIMAL(18,6)",  # money: adds up exactly
+}
 
 _INT64 = 2**63
+_MONEY_STEP = decimal.Decimal("0.000001")
+_MOST_MONEY = decimal.Decimal(10**12)
 
 TABLES: dict[str, type] = {}
 
@@ -42,14 +51,21 @@ def column(
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(column,))
-def table(name: str, *, key: tuple[str, ...], grain: str) -> Callable[[type[Record]], type[Record]]:
-    """Make a class the record of table `name`; `key` are the columns that name one row."""
+def table(
+    name: str, *, key: tuple[str, ...], grain: str, bulk: bool = False
+) -> Callable[[type[Record]], type[Record]]:
+    """Make a class the record of table `name`; `key` are the columns that name one row.
+
+    bulk: the warehouse holds no index over the key, since millions of rows are loaded at once;
+    whoever loads them sees that no key comes twice.
+    """
 
     def register(cls: type[Record]) -> type[Record]:
         record: Any = dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
         record.__table_name__ = name
         record.__table_key__ = key
         record.__table_grain__ = grain
+        record.__table_bulk__ = bulk
         TABLES[name] = record
         return typing.cast("type[Record]", record)
 
@@ -81,6 +97,11 @@ def table_key(record: type) -> tuple[str, ...]:
     return typing.cast("tuple[str, ...]", record.__table_key__)  # type: ignore[attr-defined]
 
 
+def is_bulk(record: type) -> bool:
+    """Whether the record's table is loaded in bulk, without an index over its key."""
+    return typing.cast(bool, record.__table_bulk__)  # type: ignore[attr-defined]
+
+
 @functools.cache  # reading type hints takes longer than reading a record
 def columns(record: type) -> tuple[Column, ...]:
     """The columns of a record class, in their fixed order."""
@@ -106,8 +127,9 @@ def columns(record: type) -> tuple[Column, ...]:
 
 
 def to_mapping(record: Any) -> dict[str, Scalar]:
-    """A record as plain keys and values, in column order."""
-    return {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    """A record as plain keys and values, in column order; money as text, as JSON keeps it exact."""
+    found = ((f.name, getattr(record, f.name)) for f in dataclasses.fields(record))
+    return {name: str(v) if isinstance(v, decimal.Decimal) else v for name, v in found}
 
 
 def from_mapping(record: type[Record], values: Mapping[str, Any]) -> Record:
@@ -134,6 +156,8 @@ def _check(spec: Column, value: Any) -> Scalar:
         if spec.nullable:
             return None
         raise ValueError(f"'{spec.name}' is null, expected {_in_words(spec)}")
+    if spec.python_type is decimal.Decimal:
+        value = _money(spec, value)
     is_bool = isinstance(value, bool)
     fits = isinstance(value, spec.python_type) and (is_bool == (spec.python_type is bool))
     if spec.python_type is float and isinstance(value, int) and not is_bool:
@@ -151,8 +175,30 @@ def _check(spec: Column, value: Any) -> Scalar:
     return typing.cast(Scalar, value)
 
 
+def _money(spec: Column, value: Any) -> decimal.Decimal:
+    """An amount of six decimal places from text, a whole number or a decimal; no float."""
+    try:
+        if isinstance(value, (bool, float)):
+            raise decimal.InvalidOperation
+        amount = decimal.Decimal(value)
+        if not (amount.is_finite() and abs(amount) < _MOST_MONEY):
+            raise decimal.InvalidOperation
+        whole = amount.quantize(_MONEY_STEP)
+        if whole != amount:
+            raise decimal.InvalidOperation
+    except (decimal.InvalidOperation, TypeError, ValueError):
+        raise ValueError(f"'{spec.name}' is {value!r}, expected {_in_words(spec)}") from None
+    return whole
+
+
 def _in_words(spec: Column) -> str:
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    words = {
+        str: "text",
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        decimal.Decimal: "an amount as text, of six decimal places at most",
+    }
     return words[spec.python_type]
 
 

@@ -1,7 +1,8 @@
 """Every record of the project, defined once.
 
-A table of the warehouse is one frozen dataclass here, or in analytics/schema_profile.py for what a
-profile says; each field carries its doc, unit and bounds (analytics/records.py).
+A table of the warehouse is one frozen dataclass here, in analytics/schema_profile.py for what a
+profile says, or in analytics/schema_telemetry.py for what devices, collectives and bills tell;
+each field carries its doc, unit and bounds (analytics/records.py).
 From it come the journal's keys, the DDL, the reader's types, column comments, the CSV header and
 the dashboard's labels. Standard library only, so that a rank can write records without DuckDB.
 
@@ -33,24 +34,53 @@ from analytics.schema_profile import (
     FactProfileAdvice,
     FactStragglerForecast,
 )
+from analytics.schema_telemetry import (
+    DimAttempt,
+    DimDeviceRetention,
+    DimImport,
+    DimPool,
+    DimRank,
+    DimTeam,
+    FactCollective,
+    FactCost,
+    FactDeviceMinute,
+    FactDeviceSample,
+    FactImportReject,
+    FactKernelFamily,
+    FactPoolEvent,
+    FactSpan,
+)
 
 __all__ = [
     "TABLES",
     "Column",
+    "DimAttempt",
     "DimDataset",
+    "DimDeviceRetention",
+    "DimImport",
     "DimModel",
+    "DimPool",
     "DimPrice",
+    "DimRank",
     "DimRun",
+    "DimTeam",
     "FactBatchProfile",
+    "FactCollective",
+    "FactCost",
     "FactCostFit",
+    "FactDeviceMinute",
     "FactDeviceSample",
     "FactDroppedRows",
     "FactEvaluation",
+    "FactImportReject",
+    "FactKernelFamily",
     "FactLengthBin",
     "FactMemoryForecast",
+    "FactPoolEvent",
     "FactProfile",
     "FactProfileAdvice",
     "FactScheduleTrial",
+    "FactSpan",
     "FactStep",
     "FactStragglerForecast",
     "FactTransportTrial",
@@ -162,18 +192,20 @@ class DimRun:
     run_id: str = column("One arm of a pipeline; an MLflow child run")
     pipeline_id: str = column("The pipeline; the MLflow parent run")
     attempt: int = column("Start of the training that was kept, from 0", lower=0)
-    arm: str = column("Name of the arm: baseline or balanced")
-    placement: str = column("How sequences are placed on ranks")
-    schedule: str = column("Order of exchange and compute")
-    dataset_id: str = column("The prepared set that was trained on")
+    arm: str = column("Name of the arm: baseline or balanced; trace for a run known by its trace")
+    placement: str | None = column("How sequences are placed on ranks; NULL when untold")
+    schedule: str | None = column("Order of exchange and compute; NULL when untold")
+    dataset_id: str | None = column("The prepared set that was trained on; NULL when untold")
     config_sha256: str = column("Hash of the run's configuration")
-    seed: int = column("Seed of plan, negatives and dropout", lower=0)
+    seed: int | None = column("Seed of plan, negatives and dropout; NULL when untold", lower=0)
     world_size: int = column("Ranks", lower=1)
     device: str = column("Device type of the ranks: cpu or cuda")
     host: str = column("Host name of rank 0")
     num_steps: int = column("Global batches in the plan", lower=0)
-    num_epochs: int = column("Passes over the sequences", lower=0)
-    global_batch_sequences: int = column("Sequences in a full global batch", lower=1)
+    num_epochs: int | None = column("Passes over the sequences; NULL when untold", lower=0)
+    global_batch_sequences: int | None = column(
+        "Sequences in a full global batch; NULL when untold", lower=1
+    )
     predicted_straggler_share: float | None = column(
         "Straggler share by cost model over the plan; NULL for one rank", lower=0, upper=1
     )
@@ -185,9 +217,11 @@ class DimRun:
         lower=0,
         upper=1,
     )
-    instance_type: str = column("Instance whose price is applied")
-    device_hour_cost: float = column("Price of one device-hour of that instance", lower=0)
-    currency: str = column("ISO 4217 code of every cost of this run")
+    instance_type: str | None = column("Instance whose price is applied; NULL without a price")
+    device_hour_cost: float | None = column(
+        "Price of one device-hour of that instance; NULL without a price", lower=0
+    )
+    currency: str | None = column("ISO 4217 code of every cost of this run; NULL without a price")
     started_unix_ns: int = column("Start, UTC", unit="ns", lower=0)
     seqscale_version: str = column("Version of seqscale that ran")
     transport: str | None = column(
@@ -277,7 +311,7 @@ class FactStep:
     attempt: int = column("Start of the training, from 0", lower=0)
     rank: int = column("Rank", lower=0)
     step: int = column("Global batch of the plan, from 0", lower=0)
-    epoch: int = column("Epoch, from 0", lower=0)
+    epoch: int | None = column("Epoch, from 0; NULL when untold", lower=0)
     block: int = column("Block of steps that ran without changing the arm, from 0", lower=0)
     started_unix_ns: int = column("Start of the window, UTC", unit="ns", lower=0)
     window_s: float = column("Length of the window; windows tile a block", unit="s", lower=0)
@@ -300,17 +334,27 @@ class FactStep:
     )
     comm_s: float = column("Time in which a collective was in flight", unit="s", lower=0)
     overlapped_comm_s: float = column("The part of comm_s under compute", unit="s", lower=0)
-    cpu_s: float = column("CPU time of the rank's own work, its thread's too", unit="s", lower=0)
-    predicted_cost_s: float = column(
-        "Cost of the rank's sequences by cost model", unit="s", lower=0
+    cpu_s: float | None = column(
+        "CPU time of the rank's own work, its thread's too; NULL when untold", unit="s", lower=0
     )
-    num_sequences: int = column("Sequences on this rank", lower=0)
-    num_tokens: int = column("Events on this rank", lower=0)
-    num_targets: int = column("Positions with a target on this rank", lower=0)
-    loss_sum: float = column("Sum of the losses of this rank's targets")
-    num_rows: int = column("Distinct embedding rows this rank needed", lower=0)
-    num_rows_ahead: int = column("Of these, fetched during the step before", lower=0)
-    sent_bytes: int = column("Bytes this rank sent to others", unit="bytes", lower=0)
+    predicted_cost_s: float | None = column(
+        "Cost of the rank's sequences by cost model; NULL without one", unit="s", lower=0
+    )
+    num_sequences: int | None = column("Sequences on this rank; NULL when untold", lower=0)
+    num_tokens: int | None = column("Events on this rank; NULL when untold", lower=0)
+    num_targets: int | None = column(
+        "Positions with a target on this rank; NULL when untold", lower=0
+    )
+    loss_sum: float | None = column("Sum of the losses of this rank's targets; NULL when untold")
+    num_rows: int | None = column(
+        "Distinct embedding rows this rank needed; NULL when untold", lower=0
+    )
+    num_rows_ahead: int | None = column(
+        "Of these, fetched during the step before; NULL when untold", lower=0
+    )
+    sent_bytes: int | None = column(
+        "Bytes this rank sent to others; NULL when untold", unit="bytes", lower=0
+    )
     exposed_ids_s: float | None = column(
         "Of exposed_comm_total_s: waited to learn which rows are asked of whom",
         unit="s",
@@ -334,30 +378,12 @@ class FactStep:
         "then count 0",
         added=True,
     )
-
-
-@table(
-    "fact_device_sample",
-    key=("pipeline_id", "host", "device_id", "sampled_unix_ns"),
-    grain="one sample of one device",
-)
-class FactDeviceSample:
-    """What a device was doing at a moment. Missing is NULL, never 0."""
-
-    pipeline_id: str = column("The pipeline during which it was taken")
-    attempt: int = column("Start of the training, from 0", lower=0)
-    host: str = column("Host name")
-    device_id: str = column("'cpu' or the GPU's UUID")
-    device_name: str = column("Model of the device")
-    sampled_unix_ns: int = column("When, UTC", unit="ns", lower=0)
-    interval_s: float = column("Time since the sample before", unit="s", lower=0)
-    utilization_share: float | None = column(
-        "Share of the interval with any work", lower=0, upper=1
+    model_flops: float | None = column(
+        "Floating-point operations of the rank's real lengths, forward and backward: causal mask "
+        "as half, backward twice the forward, nothing recomputed, embeddings left out",
+        lower=0,
+        added=True,
     )
-    memory_used_bytes: int | None = column("Memory in use", unit="bytes", lower=0)
-    memory_total_bytes: int | None = column("Memory of the device", unit="bytes", lower=0)
-    power_w: float | None = column("Power drawn", unit="W", lower=0)
-    sampler_cpu_s: float = column("CPU time the sampler itself has used so far", unit="s", lower=0)
 
 
 @table(

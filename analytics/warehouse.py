@@ -1,44 +1,67 @@
-"""Loads journals into DuckDB, and publishes a read-only copy by atomic rename.
+"""Loads journals and imports into DuckDB: the working warehouse, made only of what lies beside it.
 
-Before: ranks, sampler and flow wrote journals (analytics/journal.py).   After: metrics.py,
-compare.py, export.py and the dashboard read `DIR/warehouse.duckdb`.
-Price: every line is checked in Python before DuckDB reads it in bulk, most of a load's time;
-publishing copies the whole warehouse, so that an open reader never blocks a writer:
-DuckDB refuses a writer while a reader of another process holds the file.
+Before: ranks, sampler and flow wrote journals (analytics/journal.py), importers landed Parquet
+files (analytics/landing.py).   After: publishing.py copies it to `DIR/warehouse.duckdb`, which
+metrics.py, compare.py, export.py and the dashboard read.
+Price: a load is one transaction, so it is killed or done; journals are read line by line, imports
+in bulk. docs/warehouse.md tells what lies where and who waits for whom.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import re
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
-from analytics.ddl import create_tables, create_views, quoted, reader_types
-from analytics.errors import JournalError, WarehouseError
-from analytics.journal import read_journal, tables_in
-from analytics.locks import held
-from analytics.schema import TABLES, columns, table_key, to_mapping
+from analytics.errors import WarehouseError
+from analytics.import_loading import (
+    LandedImport,
+    known_imports,
+    landed_imports,
+    pipelines_in,
+    take_up,
+)
+from analytics.landing import landed, sync
+from analytics.pipeline_loading import (
+    chosen_folders,
+    insert_in_bulk,
+    pipeline_folders,
+    read_pipeline,
+    replace_pipeline,
+)
+from analytics.publishing import OPEN_TIMEOUT_S, open_published, publish
+from analytics.retention import apply_retention, has_unfinished_purge
+from analytics.schema import TABLES, DimImport, columns
+from analytics.versions import check_version, migrate
+from analytics.working_copy import (
+    CONFIG,
+    LOCK_TIMEOUT_S,
+    PUBLISHED_NAME,
+    REBUILD_PREFIX,
+    SCRATCH_PREFIX,
+    WORK_NAME,
+    alone,
+    drop_damaged,
+    opened,
+    transaction,
+    working_path,
+)
 
-PUBLISHED_NAME = "warehouse.duckdb"
-WORK_NAME = ".work"
-LOCK_TIMEOUT_S = 60.0
-OPEN_TIMEOUT_S = 5.0
-_POLL_S = 0.05
-_ATTEMPT = re.compile(r"^attempt-(\d+)$")
-# Nothing is fetched or loaded behind the user's back; JSON is built into the wheel.
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-}
+__all__ = [
+    "LOCK_TIMEOUT_S",
+    "OPEN_TIMEOUT_S",
+    "PUBLISHED_NAME",
+    "WORK_NAME",
+    "LoadReport",
+    "load",
+    "open_published",
+    "publish",
+    "rebuild",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,17 +70,10 @@ class LoadReport:
 
     runs_dir: str
     pipelines: dict[str, int | None]  # pipeline -> the attempt that was kept, None when none began
-    rows: dict[str, int]  # table -> rows that these pipelines now have
+    rows: dict[str, int]  # table -> rows that these pipelines and new imports hold
     num_torn_lines: int  # half-written last lines of open segments, skipped
     num_repeated_records: int  # records that a later one with the same key replaced
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _PipelineRead:
-    attempt: int | None
-    records: dict[str, dict[tuple[Any, ...], Any]]  # table -> key -> record
-    num_torn: int
-    num_repeated: int
+    imports: list[str]  # landed imports that were not in it before
 
 
 def load(
@@ -66,282 +82,147 @@ def load(
     *,
     lock_timeout_s: float = LOCK_TIMEOUT_S,
 ) -> LoadReport:
-    """Bring the working warehouse up to date with the journals of some or of all pipelines.
+    """Bring the working warehouse up to date with the journals of some or of all pipelines, and
+    with every landed import that it does not hold.
 
     A pipeline's rows are replaced as a whole, so loading twice changes nothing; only the last
     attempt with any record counts. Pipelines whose folder is gone stay as they were loaded.
     Raises JournalError for a bad line (nothing is loaded then), and WarehouseError when another
-    load holds the lock for too long, the folder holds no such pipeline, or it cannot be written.
+    load holds the lock for too long, the folder holds no such pipeline and no import, an import
+    cannot be read, a newer seqscale wrote the warehouse, or it cannot be written.
     """
-    folders = _pipeline_folders(runs_dir, pipeline_ids)
+    chosen_folders(runs_dir, pipeline_ids, has_imports=bool(landed(runs_dir)))
+    with alone(runs_dir, lock_timeout_s):
+        everything = drop_damaged(runs_dir)
+        path = working_path(runs_dir)
+        with opened(path) as con:
+            check_version(con, path, runs_dir)
+            return _load_into(con, runs_dir, None if everything else pipeline_ids)
+
+
+def rebuild(
+    runs_dir: Path, *, drop_gone: bool = False, lock_timeout_s: float = LOCK_TIMEOUT_S
+) -> LoadReport:
+    """Make the working warehouse anew from all journals and landed imports, and nothing else.
+
+    The one that is there serves until the new one is whole, and is then replaced in one rename.
+    drop_gone: also when it holds pipelines or imports whose source is gone, which are lost then;
+    without it that is a WarehouseError which names them. Raises the same as `load` besides.
+    """
+    chosen_folders(runs_dir, None, has_imports=bool(landed(runs_dir)))
+    with alone(runs_dir, lock_timeout_s):
+        working = working_path(runs_dir)
+        imports = landed_imports(runs_dir)
+        if not drop_gone:
+            _check_sources(working, runs_dir, imports)
+        fresh = working.with_name(f"{REBUILD_PREFIX}{os.getpid()}.duckdb")
+        with opened(fresh) as con:
+            report = _load_into(con, runs_dir, None)
+        sync(fresh)
+        # a log that a killed load left belongs to the old file
+        working.with_name(working.name + ".wal").unlink(missing_ok=True)
+        fresh.replace(working)
+        sync(working.parent)
+    return report
+
+
+def _load_into(
+    con: duckdb.DuckDBPyConnection, runs_dir: Path, pipeline_ids: list[str] | None
+) -> LoadReport:
+    """Load into an open warehouse; all of it in one transaction, after the layout's own."""
+    with transaction(con):  # one sync to disk, not one for each of the comments
+        migrate(con)
+    scratch_folder = tempfile.TemporaryDirectory(
+        prefix=SCRATCH_PREFIX, dir=runs_dir / WORK_NAME
+    )
+    with transaction(con), scratch_folder as scratch:
+        imports = landed_imports(runs_dir)
+        known = known_imports(con)
+        pending = [one for one in imports if one.about.import_id not in known]
+        if pipeline_ids is not None and has_unfinished_purge(con, runs_dir):
+            pipeline_ids = None
+        folders = chosen_folders(runs_dir, pipeline_ids, has_imports=True)
+        there = pipeline_folders(runs_dir)
+        for name in sorted(pipelines_in(con, pending) & there.keys()):
+            folders.setdefault(name, there[name])  # what journals say of it comes before
+        report = _load_pipelines(con, runs_dir, folders, Path(scratch))
+        found = take_up(
+            con,
+            imports,
+            known=known,
+            replaced=list(folders),
+            journaled={name for name, number in report.rows.items() if number},
+        )
+        insert_in_bulk(con, "dim_import", [one.about for one in pending], Path(scratch))
+        apply_retention(con, runs_dir, imports)
+    con.execute("CHECKPOINT")
+    found["dim_import"] = len(pending)
+    return dataclasses.replace(
+        report,
+        rows={name: number + found.get(name, 0) for name, number in report.rows.items()},
+        imports=[one.about.import_id for one in pending],
+    )
+
+
+def _load_pipelines(
+    con: duckdb.DuckDBPyConnection, runs_dir: Path, folders: dict[str, Path], scratch: Path
+) -> LoadReport:
     rows: dict[str, int] = dict.fromkeys(TABLES, 0)
     attempts: dict[str, int | None] = {}
     num_torn = num_repeated = 0
-    with contextlib.ExitStack() as held_open:
-        held_open.enter_context(_writable(runs_dir))
-        held_open.enter_context(_lock(runs_dir, lock_timeout_s))
-        if _drop_damaged(runs_dir):
-            folders = _pipeline_folders(runs_dir, None)
-        con = held_open.enter_context(_working(runs_dir))
-        with _transaction(con):  # one sync to disk, not one for each of the comments
-            create_tables(con)
-            create_views(con)
-        with _transaction(con), tempfile.TemporaryDirectory(dir=runs_dir / WORK_NAME) as scratch:
-            for folder in folders:
-                read = _read_pipeline(folder)
-                _replace_pipeline(con, folder.name, read, Path(scratch))
-                attempts[folder.name] = read.attempt
-                num_torn += read.num_torn
-                num_repeated += read.num_repeated
-                for name, found in read.records.items():
-                    rows[name] += len(found)
-        con.execute("CHECKPOINT")
+    for name, folder in folders.items():
+        read = read_pipeline(folder)
+        replace_pipeline(con, name, read, scratch)
+        attempts[name] = read.attempt
+        num_torn += read.num_torn
+        num_repeated += read.num_repeated
+        for table, found in read.records.items():
+            rows[table] += len(found)
     return LoadReport(
         runs_dir=str(runs_dir),
         pipelines=attempts,
         rows=rows,
         num_torn_lines=num_torn,
         num_repeated_records=num_repeated,
+        imports=[],
     )
 
 
-def publish(runs_dir: Path, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> Path:
-    """Copy the working warehouse to `DIR/warehouse.duckdb` in one rename; returns its path.
-
-    A reader that has the old copy open keeps it. Raises WarehouseError when nothing was loaded
-    yet, the lock is held for too long, or the folder cannot be written.
-    """
-    working = runs_dir / WORK_NAME / PUBLISHED_NAME
+def _check_sources(working: Path, runs_dir: Path, imports: list[LandedImport]) -> None:
+    """Raise WarehouseError when the warehouse holds what is nowhere else any more."""
     if not working.is_file():
-        raise WarehouseError(
-            f"{working}: there is nothing to publish. "
-            f"Run 'seqscale load --runs-dir {runs_dir}' first."
-        )
-    fresh = working.with_name(f"publish-{os.getpid()}.duckdb")
-    published = runs_dir / PUBLISHED_NAME
-    with _writable(runs_dir), _lock(runs_dir, lock_timeout_s):
-        try:
-            with _working(runs_dir) as con:
-                source = con.execute("SELECT current_database()").fetchall()[0][0]
-                con.execute(f"ATTACH {quoted(str(fresh))} AS fresh")
-                con.execute(f'COPY FROM DATABASE "{source}" TO fresh')
-                con.execute("CHECKPOINT fresh")
-                con.execute("DETACH fresh")
-            _sync(fresh)
-            fresh.replace(published)
-            _sync(runs_dir)
-        finally:
-            for left in working.parent.glob(f"{fresh.name}*"):
-                left.unlink()
-    return published
-
-
-def open_published(
-    runs_dir: Path, *, timeout_s: float = OPEN_TIMEOUT_S
-) -> duckdb.DuckDBPyConnection:
-    """A read-only connection to the published warehouse; the caller closes it.
-
-    The file is attached to an in-memory database rather than opened: a second open of a path in
-    one process would return the old file for as long as any handle to it lives.
-    Raises WarehouseError, naming the command that mends it, when the file is missing, is not a
-    warehouse, or stays locked by another process for `timeout_s`.
-    """
-    path = runs_dir / PUBLISHED_NAME
-    if not path.is_file():
-        raise WarehouseError(
-            f"{path}: there is no warehouse. Run 'seqscale run --runs-dir {runs_dir}' to make one, "
-            f"or 'seqscale load --runs-dir {runs_dir}' when the runs are there already."
-        )
-    deadline = time.monotonic() + timeout_s
-    while True:
-        con = duckdb.connect(":memory:", config=_CONFIG)
-        try:
-            con.execute(f"ATTACH {quoted(str(path))} AS warehouse (READ_ONLY)")
-            con.execute("USE warehouse")
-            return con
-        except duckdb.Error as error:
-            con.close()
-            is_busy = "Could not set lock" in str(error)
-            if not is_busy:
-                raise WarehouseError(
-                    f"{path}: this is not a warehouse that DuckDB can read ({error}). "
-                    f"Run 'seqscale load --runs-dir {runs_dir}' to publish it anew."
-                ) from error
-            if time.monotonic() >= deadline:
-                raise WarehouseError(
-                    f"{path}: the warehouse is busy, another program has it open for writing "
-                    f"({error}). Close that program, or run "
-                    f"'seqscale load --runs-dir {runs_dir}' to publish a fresh copy."
-                ) from error
-        time.sleep(_POLL_S)  # between two tries to open, until the deadline
-
-
-def _pipeline_folders(runs_dir: Path, pipeline_ids: list[str] | None) -> list[Path]:
-    """The folders to load, oldest first; a folder with a journal or an attempt is a pipeline."""
-    known: dict[str, Path] = {}
-    if runs_dir.is_dir():
-        for folder in sorted(runs_dir.iterdir()):
-            if folder.is_dir() and ((folder / "journal").is_dir() or _attempts(folder)):
-                known[folder.name] = folder
-    if not known:
-        raise WarehouseError(
-            f"{runs_dir}: no pipeline has run here. Run 'seqscale run --runs-dir {runs_dir}' first."
-        )
-    if pipeline_ids is None:
-        return list(known.values())
-    for name in pipeline_ids:
-        if name not in known:
-            raise WarehouseError(
-                f"{runs_dir / name}: there is no such pipeline; there are {', '.join(known)}. "
-                f"Run 'seqscale load --runs-dir {runs_dir}' to load all of them."
-            )
-    return [known[name] for name in dict.fromkeys(pipeline_ids)]
-
-
-def _attempts(folder: Path) -> list[tuple[int, Path]]:
-    """(number, journal) of every attempt of a pipeline, in order."""
-    found = []
-    for child in folder.iterdir():
-        match = _ATTEMPT.match(child.name)
-        if match and child.is_dir():
-            found.append((int(match[1]), child / "journal"))
-    return sorted(found)
-
-
-def _read_pipeline(folder: Path) -> _PipelineRead:
-    """Every record of a pipeline: its own journal, and that of its last attempt."""
-    journals: list[tuple[int | None, Path]] = [(None, folder / "journal")]
-    begun = [(n, journal) for n, journal in _attempts(folder) if tables_in(journal)]
-    journals.extend(begun[-1:])
-    records: dict[str, dict[tuple[Any, ...], Any]] = {}
-    num_torn = num_read = 0
-    for attempt, journal in journals:
-        for name in tables_in(journal):
-            read = read_journal(journal, TABLES[name], hint=f"seqscale load {folder}")
-            num_torn += read.num_torn_lines
-            num_read += len(read.records)
-            keyed = records.setdefault(name, {})
-            for record in read.records:
-                _check_belongs(record, name, folder.name, attempt, journal)
-                keyed[tuple(getattr(record, k) for k in table_key(TABLES[name]))] = record
-    num_kept = sum(len(keyed) for keyed in records.values())
-    return _PipelineRead(
-        attempt=begun[-1][0] if begun else None,
-        records=records,
-        num_torn=num_torn,
-        num_repeated=num_read - num_kept,
-    )
-
-
-def _check_belongs(
-    record: Any, name: str, pipeline_id: str, attempt: int | None, journal: Path
-) -> None:
-    """A record of another pipeline or attempt would outlive its own folder's reload."""
-    for field, expected in (("pipeline_id", pipeline_id), ("attempt", attempt)):
-        found = getattr(record, field, None)
-        if expected is not None and found is not None and found != expected:
-            raise JournalError(
-                f"{journal / name}: a record has {field} {found!r}, but its folder belongs to "
-                f"{expected!r}. Move the segment to the folder it came from."
-            )
-
-
-def _replace_pipeline(
-    con: duckdb.DuckDBPyConnection, pipeline_id: str, read: _PipelineRead, scratch: Path
-) -> None:
-    """Delete what the warehouse has of a pipeline and insert what was read."""
-    for name, record in TABLES.items():
-        if any(c.name == "pipeline_id" for c in columns(record)):
-            # Names come from schema.py, never from outside.
-            con.execute(f"DELETE FROM {name} WHERE pipeline_id = ?", [pipeline_id])  # noqa: S608
-        found = read.records.get(name, {})
-        if not found:
-            continue
-        path = scratch / f"{name}.jsonl"
-        with path.open("w", encoding="utf-8") as file:
-            for row in found.values():
-                file.write(json.dumps(to_mapping(row), allow_nan=False) + "\n")
-        rows = (
-            f"SELECT * FROM read_json({quoted(str(path))}, "  # noqa: S608
-            f"format = 'newline_delimited', columns = {reader_types(record)})"
-        )
-        con.execute(f"INSERT OR REPLACE INTO {name} BY NAME {rows}")
-
-
-def _drop_damaged(runs_dir: Path) -> bool:
-    """Remove a working warehouse that a full disk or a crash has left unreadable.
-
-    It holds nothing that the journals do not: True tells that every pipeline is to be loaded anew.
-    """
-    path = runs_dir / WORK_NAME / PUBLISHED_NAME
-    if not path.exists():
-        return False
+        return
+    sources = set(pipeline_folders(runs_dir)) | {one.about.import_id for one in imports}
     try:
-        duckdb.connect(path, config=_CONFIG).close()
+        with contextlib.closing(duckdb.connect(working, config=CONFIG)) as con:
+            held = _held_sources(con)
+            sources |= pipelines_in(con, imports)
     except duckdb.Error as error:
-        if "not a valid DuckDB database" not in str(error):
-            raise
-        path.unlink()
-        path.with_name(path.name + ".wal").unlink(missing_ok=True)
-        return True
-    return False
-
-
-@contextlib.contextmanager
-def _working(runs_dir: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    con = duckdb.connect(runs_dir / WORK_NAME / PUBLISHED_NAME, config=_CONFIG)
-    try:
-        yield con
-    finally:
-        con.close()
-
-
-@contextlib.contextmanager
-def _transaction(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """All of the block or nothing of it."""
-    con.execute("BEGIN TRANSACTION")
-    try:
-        yield
-    except BaseException:
-        con.execute("ROLLBACK")
+        if "not a valid DuckDB database" in str(error):
+            return  # damaged: it holds nothing that could be lost
         raise
-    con.execute("COMMIT")
-
-
-@contextlib.contextmanager
-def _lock(runs_dir: Path, timeout_s: float) -> Iterator[None]:
-    """Holds the loader's lock; one process at a time writes the warehouse of a folder."""
-    path = runs_dir / WORK_NAME / "load.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-
-    def late() -> WarehouseError:
-        return WarehouseError(
-            f"{path}: another load has held the lock for {timeout_s:g} s. Wait until it ends and "
-            f"run 'seqscale load --runs-dir {runs_dir}' again."
+    gone = sorted(held - sources)
+    if gone:
+        raise WarehouseError(
+            f"{working}: it holds {len(gone)} pipelines or imports whose source is gone, such as "
+            f"{', '.join(gone[:3])}; made anew it would lose them. Put their folders back into "
+            f"{runs_dir}, or run 'seqscale load --rebuild --drop-gone --runs-dir {runs_dir}'."
         )
 
-    with held(path, timeout_s=timeout_s, late=late):
-        yield
 
-
-@contextlib.contextmanager
-def _writable(runs_dir: Path) -> Iterator[None]:
-    """What the disk or DuckDB refuses becomes a WarehouseError that says where."""
-    try:
-        yield
-    except (OSError, duckdb.Error) as error:
-        raise WarehouseError(
-            f"{runs_dir}: the warehouse cannot be written ({error}). See that the disk has room "
-            f"and the folder is yours, then run 'seqscale load --runs-dir {runs_dir}'; nothing is "
-            f"lost, the journals are whole. If the working copy itself is damaged, delete "
-            f"{runs_dir / WORK_NAME / PUBLISHED_NAME} first."
-        ) from error
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _held_sources(con: duckdb.DuckDBPyConnection) -> set[str]:
+    """Every pipeline and import that any table of the warehouse names."""
+    there = {
+        (table, column)
+        for table, column in con.execute(
+            "SELECT table_name, column_name FROM duckdb_columns() "
+            "WHERE database_name = current_database()"
+        ).fetchall()
+    }
+    held: set[str] = set()
+    for name, record in TABLES.items():
+        column = "import_id" if record is DimImport else "pipeline_id"
+        if (name, column) in there and any(c.name == column for c in columns(record)):
+            rows = con.execute(f"SELECT DISTINCT {column} FROM {name}").fetchall()  # noqa: S608
+            held |= {source for (source,) in rows if source}
+    return held

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from analytics.errors import SeqscaleError
+from flows import purge_command
 from flows.options import (
     NamingFlags,
     ReadingFlags,
@@ -297,16 +298,31 @@ def load(
     runs_dir: Annotated[
         Path | None, typer.Option(help="Runs folder; the run's parent, or 'runs', if left out.")
     ] = None,
+    do_rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Make the warehouse anew from journals and imports.")
+    ] = False,
+    drop_gone: Annotated[
+        bool,
+        typer.Option("--drop-gone", help="With --rebuild: lose what has no source any more."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Load journals into the warehouse and publish it; twice changes nothing."""
+    """Load journals and imports into the warehouse and publish it; twice changes nothing."""
     import dataclasses
 
-    from analytics.warehouse import load as load_journals
-    from analytics.warehouse import publish
+    from analytics.errors import ConfigError
+    from analytics.warehouse import load as load_sources
+    from analytics.warehouse import publish, rebuild
 
     runs = runs_dir or (pipeline_dir.resolve().parent if pipeline_dir else RUNS_DIR)
-    report = load_journals(runs, [pipeline_dir.resolve().name] if pipeline_dir else None)
+    if do_rebuild and pipeline_dir is not None:
+        raise ConfigError("--rebuild makes the whole warehouse anew; leave the run's folder out")
+    if drop_gone and not do_rebuild:
+        raise ConfigError("--drop-gone goes with --rebuild; a plain load never drops anything")
+    if do_rebuild:
+        report = rebuild(runs, drop_gone=drop_gone)
+    else:
+        report = load_sources(runs, [pipeline_dir.resolve().name] if pipeline_dir else None)
     path = publish(runs)
     result = {**dataclasses.asdict(report), "warehouse": str(path)}
     rows = "\n".join(f"{name}: {number:,} rows" for name, number in report.rows.items())
@@ -372,6 +388,9 @@ def _print(result: Any, as_json: bool, show: Any) -> None:
         typer.echo(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:
         show(result)
+
+
+app.command("purge")(purge_command.purge)
 
 
 if __name__ == "__main__":

@@ -122,6 +122,7 @@ class PaperRuns:
             num_targets=16, loss_sum=16.0 * (5 - step), num_rows=16, num_rows_ahead=4,
             sent_bytes=1024, exposed_ids_s=0.0, exposed_rows_s=wait_s + wire_s,
             exposed_gradients_s=0.0, exposed_dense_s=0.0, recorder_cpu_s=0.0, was_skipped=False,
+            model_flops=None,
         )  # fmt: skip
         return schema.FactStep(**(values | changes))
 

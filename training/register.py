@@ -103,7 +103,7 @@ def loss_metrics(steps: list[FactStep], run_id: str) -> list[Metric]:
     """The loss of each step: sum of loss_sum / sum of num_targets over its ranks."""
     sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for step in steps:
-        if step.run_id == run_id:
+        if step.run_id == run_id and step.loss_sum is not None and step.num_targets is not None:
             total = sums[step.step]
             total[0] += step.loss_sum
             total[1] += step.num_targets

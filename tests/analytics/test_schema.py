@@ -1,12 +1,15 @@
 """One record, defined once: what goes out comes back, and nothing else is taken."""
 
 import dataclasses
+import decimal
+import json
 import typing
 
 import pytest
 
 from analytics.schema import (
     TABLES,
+    FactCost,
     FactDroppedRows,
     FactEvaluation,
     FactStep,
@@ -61,7 +64,13 @@ def test_a_missing_key_is_named() -> None:
 
 def test_null_is_taken_only_where_missing_has_a_meaning() -> None:
     nullable = {c.name for c in columns(FactStep) if c.nullable and not c.added}
-    assert nullable == {"straggler_wait_s", "exposed_comm_s", "host_wait_s", "kernel_gap_s"}
+    not_measured = {"straggler_wait_s", "exposed_comm_s", "host_wait_s", "kernel_gap_s"}
+    # of a trace, which tells when kernels ran and nothing of the batch behind them
+    untold = {
+        "epoch", "cpu_s", "predicted_cost_s", "num_sequences", "num_tokens", "num_targets",
+        "loss_sum", "num_rows", "num_rows_ahead", "sent_bytes",
+    }  # fmt: skip
+    assert nullable == not_measured | untold
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))
@@ -74,7 +83,7 @@ def test_every_table_is_documented_keyed_and_named_by_the_house(name: str) -> No
     assert record.__doc__
     for spec in found:
         assert spec.doc
-        assert spec.sql_type in ("VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN")
+        assert spec.sql_type in ("VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "DECIMAL(18,6)")
         if spec.name.endswith("_share"):
             assert (spec.lower, spec.upper) == (0, 1)
         if spec.name.startswith("num_"):
@@ -86,3 +95,42 @@ def test_every_table_is_documented_keyed_and_named_by_the_house(name: str) -> No
 def test_records_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         typing.cast(typing.Any, DROPPED).num_rows = 4
+
+
+def cost(**changes: object) -> dict[str, object]:
+    """A line of a bill as plain values."""
+    values: dict[str, object] = {c.name: None for c in columns(FactCost)}
+    values |= {
+        "import_id": "i", "line": 1, "charge_began_unix_ns": 0, "charge_ended_unix_ns": 1,
+        "charge_category": "Usage", "billed_cost": "12.345678", "currency": "EUR",
+    }  # fmt: skip
+    return values | changes
+
+
+def test_money_survives_the_way_through_json_to_the_last_digit() -> None:
+    record = from_mapping(FactCost, cost(billed_cost="123456789012.000001"))
+    assert record.billed_cost == decimal.Decimal("123456789012.000001")  # type: ignore[attr-defined]
+    plain = json.loads(json.dumps(to_mapping(record)))
+    assert plain["billed_cost"] == "123456789012.000001"
+    assert from_mapping(FactCost, plain) == record
+
+
+@pytest.mark.parametrize(
+    ("given", "amount"), [("-0.5", "-0.500000"), (3, "3.000000"), ("1E+3", "1000.000000")]
+)
+def test_an_amount_has_six_places_whatever_it_came_with(given: object, amount: str) -> None:
+    assert to_mapping(from_mapping(FactCost, cost(billed_cost=given)))["billed_cost"] == amount
+
+
+@pytest.mark.parametrize(
+    "given", [0.1, True, "0.0000001", "1000000000000", "NaN", "Infinity", "twelve", [1]]
+)
+def test_what_is_no_exact_amount_is_refused(given: object) -> None:
+    with pytest.raises(ValueError, match="'billed_cost' is .*, expected an amount as text"):
+        from_mapping(FactCost, cost(billed_cost=given))
+
+
+def test_an_amount_that_must_be_there_is_named() -> None:
+    with pytest.raises(ValueError, match="'billed_cost' is null"):
+        from_mapping(FactCost, cost(billed_cost=None))
+    assert from_mapping(FactCost, cost(list_cost=None)) is not None

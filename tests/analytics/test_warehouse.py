@@ -274,6 +274,7 @@ def test_a_column_added_to_the_schema_reaches_an_old_warehouse(paper):
     paper.pipeline()
     load(paper.runs_dir)
     con = duckdb.connect(paper.runs_dir / ".work" / "warehouse.duckdb")
+    con.execute("DROP TABLE warehouse_version")  # as before there were versions
     con.execute("DROP TABLE fact_device_sample")
     con.execute("CREATE TABLE fact_device_sample (pipeline_id VARCHAR)")
     con.close()
@@ -286,6 +287,7 @@ def test_a_column_added_to_the_schema_reaches_an_old_warehouse(paper):
 
 
 OLD_LAYOUT = """
+DROP TABLE warehouse_version;
 DROP TABLE dim_dataset;
 CREATE TABLE dim_dataset (
     dataset_id VARCHAR NOT NULL, dataset_name VARCHAR NOT NULL, source_sha256 VARCHAR NOT NULL,

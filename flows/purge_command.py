@@ -1,0 +1,41 @@
+"""`seqscale purge`: raw device samples become minute rows after so many days.
+
+Before: flows/cli.py registers it.   After: analytics/purging.py does it; the warehouse is published.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def purge(
+    older_than_days: Annotated[
+        int, typer.Option(min=0, help="Raw samples older than so many days become minute rows.")
+    ],
+    runs_dir: Annotated[
+        Path, typer.Option(help="Folder of warehouse, MLflow store and runs.")
+    ] = Path("runs"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON document.")
+    ] = False,
+) -> None:
+    """Roll old device samples up into minutes; totals stay, and so do journals and imports."""
+    import dataclasses
+
+    from analytics.purging import purge as purge_samples
+    from analytics.warehouse import publish
+
+    report = purge_samples(runs_dir, older_than_days=older_than_days)
+    path = publish(runs_dir)
+    if as_json:
+        typer.echo(json.dumps({**dataclasses.asdict(report), "warehouse": str(path)}))
+        return
+    typer.echo(
+        f"raw samples are kept since {report.raw_since_utc}\n"
+        f"{report.num_samples_purged:,} samples were rolled up, {report.num_samples_kept:,} stay\n"
+        f"fact_device_minute: {report.num_minutes:,} rows\npublished: {path}"
+    )
