@@ -6,7 +6,7 @@ renamed when it is closed. So a half-written last line in an open segment is a t
 killed writer (it is skipped and counted), while a bad line in a closed one is an error.
 
 Before: anybody who measures.   After: analytics/warehouse.py.
-Price: one flushed write a record, about 20 us; nothing is buffered over a kill.
+Price: one flushed write a record, about 20 us, or one for many; nothing is buffered over a kill.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -41,12 +41,23 @@ class JournalWriter:
 
     def write(self, record: Any) -> None:
         """Append one record to its table's segment and flush it."""
-        name = table_name(type(record))
-        if name not in self._files:
-            self._files[name] = self._open(name)
-        file = self._files[name][1]
-        file.write(json.dumps(to_mapping(record), allow_nan=False) + "\n")
-        file.flush()
+        self.write_many((record,))
+
+    def write_many(self, records: Iterable[Any]) -> None:
+        """Append records of any tables in their order, with one write and one flush a table.
+
+        Of a writer that is killed meanwhile the first lines are there, and the last may be torn.
+        """
+        lines: dict[str, list[str]] = {}
+        for record in records:
+            line = json.dumps(to_mapping(record), allow_nan=False)
+            lines.setdefault(table_name(type(record)), []).append(line + "\n")
+        for name, of_table in lines.items():
+            if name not in self._files:
+                self._files[name] = self._open(name)
+            file = self._files[name][1]
+            file.write("".join(of_table))
+            file.flush()
 
     def close(self) -> None:
         """Close every segment: fsync, then rename, so that a closed segment is always whole."""

@@ -43,11 +43,13 @@ def column(
 ) -> Any:
     """One column: what it means, its unit, and its bounds (inclusive; None = unbounded).
 
-    added: the table was there before the column; a journal of that time has NULL in it.
+    added: the table was there before the column; a journal of that time has NULL in it, and so has
+    a record that is made without it.
     """
-    return dataclasses.field(
-        metadata={"doc": doc, "unit": unit, "lower": lower, "upper": upper, "added": added}
-    )
+    metadata = {"doc": doc, "unit": unit, "lower": lower, "upper": upper, "added": added}
+    if added:
+        return dataclasses.field(default=None, metadata=metadata)
+    return dataclasses.field(metadata=metadata)
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(column,))

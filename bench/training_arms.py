@@ -143,7 +143,7 @@ class EngineArm:
         windows = self.engine.recorder.end_block()
         assert dist.group.WORLD is not None
         arrivals = [[wait.arrival_ns for wait in w.sorted_waits()] for w in windows]
-        lasts = last_arrivals(arrivals, dist.group.WORLD)
+        lasts = last_arrivals(arrivals, dist.group.WORLD).arrival_ns
         mark_ns = self.engine.recorder.mark_ns
         steps = []
         for window, last, result in zip(windows, lasts, results, strict=True):

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from analytics.errors import LaunchError, SeqscaleError
+from analytics.hosts import cpu_name
 from analytics.locks import held
 from flows.private import private_folder
 from infra.launchers.local import run_child
@@ -75,23 +75,12 @@ def cost_key(config: RunConfig) -> str:
         "precision": config.train.precision,
         "lengths": LENGTHS,
         "num_items": NUM_ITEMS,
-        "host": host_cpu(),
+        "host": f"{os.cpu_count()} x {cpu_name()}",
         "device": config.train.device,
     }
     if config.train.device == "cuda":
         parts["gpus"] = host_gpus()
     return content_hash(json.dumps(parts, sort_keys=True))[:16]
-
-
-def host_cpu() -> str:
-    """The processor's model and how many of it."""
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
-    return f"{os.cpu_count()} x {name}"
 
 
 def host_gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:

@@ -104,6 +104,13 @@ class TrainFlags:
         typer.Option(help="Emulate a link between the ranks, such as 100mbit; figures say so."),
     ] = None
     device: Annotated[Text, typer.Option(help="cpu or cuda.")] = None
+    record_collectives: Annotated[
+        bool | None,
+        typer.Option(
+            "--record-collectives/--no-record-collectives",
+            help="A record for every wait of every step; without it the steps' sums alone.",
+        ),
+    ] = None
 
     def changes(self) -> dict[str, Any]:
         """Settings of TrainConfig that were given.

@@ -29,7 +29,9 @@ from analytics.interactions import PreparedData
 from analytics.profile import Profile
 from analytics.schema import DimModel
 from flows import calibration, receipt, steps, tracking, training_steps
+from flows.allocation import allocated
 from flows.request import RunRequest
+from flows.spans import spanned
 from training.config import TrainJob, content_hash, from_json, to_json
 
 LOGGER = logging.getLogger("seqscale.pipeline")
@@ -190,12 +192,15 @@ def pipeline(raw: Json) -> Json:
     """From interactions to the receipt; `raw` is a RunRequest as plain values."""
     request = _request(raw)
     try:
-        prepared = _refreshed(prepare, not steps.is_prepared(request))(raw)
-        profiled = profile(raw, prepared)
-        cost = calibration.calibrated_cost(request.config, request.work)
-        planned = steps.is_planned(request, PreparedData(**prepared), cost)
-        plan_dir = _refreshed(plan, not planned)(raw, prepared)
-        steps.record_inputs(request, PreparedData(**prepared), Profile(**profiled))
+        with spanned(request, "data", "preparation taken again by its hash"):
+            prepared = _refreshed(prepare, not steps.is_prepared(request))(raw)
+        with spanned(request, "start_up", "calibration of the cost model"):
+            cost = calibration.calibrated_cost(request.config, request.work)
+        with spanned(request, "data", "profile and plan"):
+            profiled = profile(raw, prepared)
+            planned = steps.is_planned(request, PreparedData(**prepared), cost)
+            plan_dir = _refreshed(plan, not planned)(raw, prepared)
+            steps.record_inputs(request, PreparedData(**prepared), Profile(**profiled))
         job = train.with_options(
             retries=request.num_train_retries, retry_condition_fn=_is_lost_training
         )(raw, prepared, plan_dir)
@@ -208,8 +213,13 @@ def pipeline(raw: Json) -> Json:
 def _after_training(request: RunRequest, raw: Json, prepared: Json, job: TrainJob) -> Json:
     models: list[DimModel] = []
     try:
-        evaluate(job)
-        models = register(raw, job)
+        with (
+            spanned(request, "evaluation", "full ranking of every arm", attempt=job.attempt),
+            allocated(request, f"evaluation, attempt {job.attempt}"),
+        ):
+            evaluate(job)
+        with spanned(request, "registration", "runs and model into MLflow", attempt=job.attempt):
+            models = register(raw, job)
         load(raw)
         publish(raw)
         track(raw, models)

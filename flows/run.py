@@ -13,6 +13,7 @@ import importlib.util
 import json
 import logging
 import shutil
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from flows.calibration import head_start
 from flows.request import RunRequest, check_free, claim
 from flows.server import api_server, drain
 from flows.settings import set_environment
+from flows.spans import spanned, write_span
 from flows.steps import check_ranks, check_runs_dir, check_source, prepare_step, writing_under
 from training.config import to_json
 
@@ -50,9 +52,10 @@ def run(request: RunRequest) -> dict[str, Any]:
     set_environment(request.runs)
     with writing_under(request.runs), _prepared(request) as ready:
         LOGGER.info("flow: waiting for Prefect's server and the calibration of this host")
-        from flows.pipeline import pipeline  # imports Prefect while its server comes up
+        with spanned(request, "start_up", "Prefect's server"):
+            from flows.pipeline import pipeline  # imports Prefect while its server comes up
 
-        ready()
+            ready()
         LOGGER.info("flow: %s, everything it makes is in %s", request.pipeline_id, request.runs)
         try:
             named = pipeline.with_options(flow_run_name=request.pipeline_id)
@@ -70,6 +73,7 @@ def run(request: RunRequest) -> dict[str, Any]:
 @contextlib.contextmanager
 def _prepared(request: RunRequest) -> Iterator[Any]:
     """Everything that runs beside the preparation; its folder is claimed once the data is good."""
+    began_ns = time.time_ns()
     with api_server(request.runs) as ready, head_start(request.config, request.work):
         LOGGER.info("prepare: %s", request.interactions)
         prepared = prepare_step(request)
@@ -89,6 +93,7 @@ def _prepared(request: RunRequest) -> Iterator[Any]:
             except ConfigError:  # it is another start's
                 is_ours = False
                 raise
+            write_span(request, "data", "interactions read and prepared", began_ns)
             yield ready
         finally:
             if is_ours:

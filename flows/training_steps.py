@@ -11,15 +11,18 @@ import dataclasses
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from analytics.group_size import rounded_up
 from analytics.interactions import PreparedData
 from analytics.schema import DimModel
+from flows.allocation import allocated, last_end_unix_ns
 from flows.console import report
 from flows.private import FOLDER_MODE, write_json
 from flows.request import RunRequest
+from flows.spans import write_span
 from infra.launchers.local import background_child, run_child, run_ranks
 from training.config import RunConfig, TrainJob, to_json
 
@@ -45,6 +48,7 @@ def new_job(request: RunRequest, prepared: PreparedData, plan_dir: Path) -> Trai
         instance_type=request.price.instance_type,
         device_hour_cost=request.price.device_hour_cost,
         currency=request.price.currency,
+        launched_unix_ns=time.time_ns(),
     )
     write_json(job_path(job), json.loads(to_json(job)))
     return job
@@ -87,7 +91,11 @@ def train_step(request: RunRequest, prepared: PreparedData, plan_dir: Path) -> T
         len(job.config.arms),
         job.config.num_ranks,
     )
-    with background_child(_sampler(job), what="the sampler", log_path=_log(job, "sampler")):
+    _tell_disruption(request, job)
+    with (
+        allocated(request, f"training, attempt {job.attempt}"),
+        background_child(_sampler(job), what="the sampler", log_path=_log(job, "sampler")),
+    ):
         run_ranks(
             "training",
             ["--job", str(job_path(job))],
@@ -97,6 +105,20 @@ def train_step(request: RunRequest, prepared: PreparedData, plan_dir: Path) -> T
             on_poll=_watching(Path(job.attempt_dir) / "progress.json"),
         )
     return job
+
+
+def _tell_disruption(request: RunRequest, job: TrainJob) -> None:
+    """The time between the end of the attempt before and this one, if there was one."""
+    ended_ns = last_end_unix_ns(request) if job.attempt else None
+    if ended_ns is not None:
+        write_span(
+            request,
+            "disruption",
+            "between two attempts",
+            ended_ns,
+            ended_unix_ns=job.launched_unix_ns,
+            attempt=job.attempt,
+        )
 
 
 def evaluate_step(job: TrainJob) -> None:
@@ -157,7 +179,10 @@ def registered_models(job: TrainJob, out: dict[str, object]) -> list[DimModel]:
 def _sampler(job: TrainJob) -> list[str]:
     command = [sys.executable, "-m", "analytics.telemetry.sampler"]
     command += ["--journal", str(job.journal_dir), "--pipeline-id", job.pipeline_id]
-    return [*command, "--attempt", str(job.attempt), "--interval-s", str(SAMPLE_INTERVAL_S)]
+    command += ["--attempt", str(job.attempt), "--interval-s", str(SAMPLE_INTERVAL_S)]
+    # ranks take the host's GPUs in turn; those of a shared host that none takes are not this run's
+    most_gpus = job.config.num_ranks if job.config.train.device == "cuda" else 0
+    return [*command, "--max-gpus", str(most_gpus)]
 
 
 def _log(job: TrainJob, name: str) -> Path:

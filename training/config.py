@@ -139,6 +139,7 @@ class TrainConfig:
     link_mbit_per_s: float | None = None  # emulate a link this slow between the ranks; None: none
     refit_first_step: int = 0  # refit the cost model after this step; 0: keep the calibration
     refit_interval_steps: int = 0  # and again after so many more; 0: once
+    record_collectives: bool = True  # a record for every wait of every step, beside the step's
 
     def __post_init__(self) -> None:
         _bounded("num_epochs", self.num_epochs, 1, 10_000)
@@ -259,6 +260,7 @@ class TrainJob:
     instance_type: str
     device_hour_cost: float
     currency: str
+    launched_unix_ns: int | None = None  # when the ranks were started, UTC; None: not told
 
     def run_id(self, arm: str) -> str:
         """The name of one arm of this pipeline."""

@@ -76,6 +76,16 @@ class StepParts:
     recorder_cpu_s: float
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WaitParts:
+    """The disjoint parts of one wait [ns]: copied, straggler and wire sum to its length."""
+
+    copied_ns: int
+    straggler_ns: int | None  # None: it is not known when the last rank arrived
+    wire_ns: int | None  # None alike
+    exposed_ns: int  # straggler_ns + wire_ns: what is not copied
+
+
 class StepRecorder:
     """Records the windows of one rank's step loop; windows tile a block.
 
@@ -207,6 +217,36 @@ class StepRecorder:
             self._open.cpu_ns = cpu_ns - self._open.cpu_begin_ns
 
 
+def wait_parts(window: Window, last_arrivals_ns: list[int] | None) -> list[WaitParts]:
+    """The parts of each of the window's sorted_waits().
+
+    last_arrivals_ns: for each of them, when the last rank arrived at it, on this rank's clock; None
+    when that is not known. Raises ValueError when there are not as many.
+    """
+    waits = window.sorted_waits()
+    late: list[Interval] = []
+    if last_arrivals_ns is not None:
+        # a rank waits for others from when it is blocked and was itself ready, whichever is later
+        late = [
+            (max(wait.begin_ns, wait.arrival_ns), min(wait.end_ns, last))
+            for wait, last in zip(waits, last_arrivals_ns, strict=True)
+        ]
+    parts = []
+    for place, wait in enumerate(waits):
+        copied = _copied_ns(wait, window, late)
+        exposed = wait.end_ns - wait.begin_ns - copied
+        straggler = max(0, late[place][1] - late[place][0]) if late else None
+        parts.append(
+            WaitParts(
+                copied_ns=copied,
+                straggler_ns=straggler,
+                wire_ns=None if straggler is None else exposed - straggler,
+                exposed_ns=exposed,
+            )
+        )
+    return parts
+
+
 def step_parts(
     window: Window, last_arrivals_ns: list[int] | None, mark_ns: float = 0.0
 ) -> StepParts:
@@ -218,23 +258,16 @@ def step_parts(
     """
     length = window.end_ns - window.begin_ns
     blocked = sum(wait.end_ns - wait.begin_ns for wait in window.waits)
+    of_waits = wait_parts(window, last_arrivals_ns)
     straggler: int | None = None
-    late: list[Interval] = []
     if last_arrivals_ns is not None:
-        # a rank waits for others from when it is blocked and was itself ready, whichever is later
-        late = [
-            (max(wait.begin_ns, wait.arrival_ns), min(wait.end_ns, last))
-            for wait, last in zip(window.sorted_waits(), last_arrivals_ns, strict=True)
-        ]
-        straggler = sum(max(0, end - begin) for begin, end in late)
+        straggler = sum(part.straggler_ns or 0 for part in of_waits)
     waits = [(wait.begin_ns, wait.end_ns) for wait in window.waits]
     in_flight = union_ns([*waits, *window.background])
+    copied = sum(part.copied_ns for part in of_waits)
     exposed = dict.fromkeys((*KINDS, OTHER), 0)
-    copied = 0
-    for wait in window.waits:
-        of_wait = _copied_ns(wait, window, late)
-        copied += of_wait
-        exposed[wait.kind] += wait.end_ns - wait.begin_ns - of_wait
+    for wait, part in zip(window.sorted_waits(), of_waits, strict=True):
+        exposed[wait.kind] += part.exposed_ns
     unattributed = length - window.work_ns - blocked - window.data_wait_ns
     return StepParts(
         window_s=length / 1e9,

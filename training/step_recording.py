@@ -23,12 +23,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import platform
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -38,32 +36,18 @@ import torch.distributed as dist
 
 from analytics.errors import ConfigError
 from analytics.journal import JournalWriter
-from analytics.schema import DimRun, FactStep
-from training.comm.clocks import last_arrivals
+from analytics.schema import DimRun, FactCollective, FactStep
+from training.collective_records import collectives_of
+from training.comm.clocks import SHARED, ClockOffset, LastArrivals, alone, last_arrivals
+from training.job_records import JobSpans, rank_record
 from training.loop_recorder import LoopRecorder
+from training.loop_records import RecordedStep, loop_run
 from training.ranks import another_group
 from training.recorder import StepRecorder, Wait, Window, step_parts
 
 logger = logging.getLogger(__name__)
 
 Hook = Callable[[object, Any], "torch.futures.Future[torch.Tensor]"]  # of a dist.GradBucket
-_UNTOLD_SHA256 = "0" * 64
-
-
-@dataclasses.dataclass
-class RecordedStep:
-    """What a step tells about itself; the loop may set any of it while the step runs."""
-
-    step: int
-    epoch: int = 0
-    num_sequences: int = 0
-    num_tokens: int = 0
-    num_targets: int = 0
-    loss_sum: float = 0.0  # sum of the losses of this rank's targets
-    predicted_cost_s: float = 0.0  # of this rank's sequences by cost model [s]
-    num_rows: int = 0  # distinct embedding rows; overlapped tables tell theirs
-    num_rows_ahead: int = 0  # of these, fetched during the step before
-    sent_bytes: int = 0  # to other ranks; the communication hook adds its own
 
 
 @dataclasses.dataclass
@@ -84,7 +68,8 @@ class StepRecording:
     runs_dir, run_id: the run's folder is runs_dir/run_id; a new start is a new attempt there.
     block_steps: steps between two exchanges of arrivals. timeout_s: of these; the ranks are those
     of torch.distributed, or this process alone. described: columns of dim_run, such as placement,
-    schedule, dataset_id, global_batch_sequences, device_hour_cost and currency.
+    schedule, dataset_id, global_batch_sequences, device_hour_cost and currency. record_collectives:
+    a record for every wait beside the step's sums.
     Making one is a collective, and so are the end of a block and close.
     Raises ConfigError for a column that dim_run lacks.
     """
@@ -97,6 +82,7 @@ class StepRecording:
         block_steps: int = 50,
         timeout_s: int = 45,
         described: Mapping[str, object] | None = None,
+        record_collectives: bool = True,
     ) -> None:
         unknown = sorted(set(described or {}) - {f.name for f in dataclasses.fields(DimRun)})
         if unknown:
@@ -114,6 +100,11 @@ class StepRecording:
         journal_dir = folder / f"attempt-{self._attempt}" / "journal"
         self._journal = JournalWriter(journal_dir, f"rank-{self._rank:05d}")
         self._described = dict(described or {})
+        self._record_collectives = record_collectives
+        self._clock: ClockOffset | None = None if self._group is not None else SHARED
+        self._spans = JobSpans(
+            self._journal, pipeline_id=run_id, attempt=self._attempt, rank=self._rank
+        )
         self._started_unix_ns = time.time_ns()
         self._block_steps = block_steps
         self._recorder = LoopRecorder()
@@ -126,8 +117,7 @@ class StepRecording:
         self._own_cpu_ns = 0
         self._windows_ns = 0
         self.waited_s: defaultdict[str, float] = defaultdict(float)  # by name, on this rank
-        if self._rank == 0:
-            self._journal.write(self._run_record())
+        self._write_run()
 
     @contextlib.contextmanager
     def step(self, **told: Any) -> Iterator[RecordedStep]:
@@ -153,7 +143,7 @@ class StepRecording:
     @contextlib.contextmanager
     def wait(self, name: str = "collective") -> Iterator[None]:
         """Blocked in a collective, inside a step; every rank marks the same waits in order."""
-        with self._recorder.wait() as record:
+        with self._recorder.wait(label=name) as record:
             yield
         self.waited_s[name] += (record.end_ns - record.begin_ns) / 1e9
 
@@ -261,7 +251,12 @@ class StepRecording:
             ]
             arrival_ns = backward.arrival_ns or flights[-1][0]
             end_ns = max(end for _, end in flights)
-            wait = Wait(begin_ns=arrival_ns, end_ns=max(arrival_ns, end_ns), arrival_ns=arrival_ns)
+            wait = Wait(
+                begin_ns=arrival_ns,
+                end_ns=max(arrival_ns, end_ns),
+                arrival_ns=arrival_ns,
+                label="gradients",
+            )
             self._recorder.add_wait(wait)
             self._recorder.in_background(flights, 0)
             self.waited_s["gradients"] += (wait.end_ns - wait.begin_ns) / 1e9
@@ -271,17 +266,25 @@ class StepRecording:
     def _end_block(self, *, are_others_here: bool) -> None:
         windows, steps = self._recorder.end_block(), self._steps
         self._steps = []
-        last = self._last_arrivals(windows) if are_others_here else [None] * len(windows)
-        for window, step, arrivals in zip(windows, steps, last, strict=True):
+        lasts = self._last_arrivals(windows) if are_others_here else None
+        records: list[FactStep | FactCollective] = []
+        for place, (window, step) in enumerate(zip(windows, steps, strict=True)):
             self._windows_ns += window.end_ns - window.begin_ns
-            self._journal.write(self._step_record(window, step, arrivals))
+            last_ns = None if lasts is None else lasts.arrival_ns[place]
+            last_ranks = None if lasts is None else lasts.rank[place]
+            record = self._step_record(window, step, last_ns)
+            records.append(record)
+            if self._record_collectives:
+                records += collectives_of(record, window, last_ns, last_ranks)
+        self._journal.write_many(records)
+        self._spans.block(windows)
         self._block += 1
 
-    def _last_arrivals(self, windows: list[Window]) -> list[list[int] | None]:
+    def _last_arrivals(self, windows: list[Window]) -> LastArrivals | None:
         """When the last rank arrived at each wait; None where it cannot be told. A collective."""
         arrivals = [[wait.arrival_ns for wait in w.sorted_waits()] for w in windows]
         if self._group is None:
-            return list(arrivals)
+            return alone(arrivals)
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._world_size)]
         mine = sum(len(of_window) for of_window in arrivals)
         dist.all_gather(counts, torch.tensor([mine]), group=self._group)
@@ -291,8 +294,10 @@ class StepRecording:
                 "cannot be told from the wire. Mark the same waits in every step on all ranks.",
                 self._rank, self._block, [int(count) for count in counts],
             )  # fmt: skip
-            return [None] * len(windows)
-        return list(last_arrivals(arrivals, self._group))
+            return None
+        lasts = last_arrivals(arrivals, self._group)
+        self._clock = lasts.clock
+        return lasts
 
     def _step_record(self, window: Window, step: RecordedStep, last: list[int] | None) -> FactStep:
         return FactStep(
@@ -309,42 +314,32 @@ class StepRecording:
             **vars(step_parts(window, last, self._recorder.mark_ns)),
         )
 
-    def _run_record(self) -> DimRun:
-        values: dict[str, Any] = {
-            "run_id": self._run_id,
-            "pipeline_id": self._run_id,
-            "attempt": self._attempt,
-            "arm": "own loop",
-            "placement": "unknown",
-            "schedule": "unknown",
-            "dataset_id": "unknown",
-            "config_sha256": _UNTOLD_SHA256,
-            "seed": 0,
-            "world_size": self._world_size,
-            "device": "cpu",
-            "host": platform.node() or "unknown",
-            "num_steps": self._num_steps,
-            "num_epochs": 1,
-            "global_batch_sequences": 1,
-            "predicted_straggler_share": None,
-            "bound_straggler_share": None,
-            "collision_share": None,
-            "instance_type": "own",
-            "device_hour_cost": 0.0,
-            "currency": "USD",
-            "started_unix_ns": self._started_unix_ns,
-            "seqscale_version": metadata.version("seqscale"),
-            "transport": None,
-            "precision": None,
-            "micro_batches": None,
-            "table_optimizer": None,
-        }
-        return DimRun(**(values | self._described))
+    def _write_run(self) -> None:
+        """The run, by rank 0, and where this rank runs; the loader keeps what came last."""
+        if self._rank == 0:
+            self._journal.write(
+                loop_run(
+                    self._run_id,
+                    self._described,
+                    attempt=self._attempt,
+                    world_size=self._world_size,
+                    num_steps=self._num_steps,
+                    started_unix_ns=self._started_unix_ns,
+                )
+            )
+        self._journal.write(
+            rank_record(
+                run_id=self._run_id,
+                pipeline_id=self._run_id,
+                attempt=self._attempt,
+                rank=self._rank,
+                device=torch.device("cpu"),
+                clock=self._clock,
+            )
+        )
 
     def _finish(self) -> None:
-        """The run's record again, now with the steps that were made; the loader keeps the last."""
-        if self._rank == 0:
-            self._journal.write(self._run_record())
+        self._write_run()
         self._journal.close()
 
     def _next_attempt(self, folder: Path) -> int:

@@ -7,28 +7,32 @@ Price: one exchange of arrival times a block, when its last window has closed.
 from __future__ import annotations
 
 import dataclasses
-import platform
 import time
 from collections.abc import Sequence
 from importlib import metadata
 
 import torch.distributed as dist
 
+from analytics.hosts import host_name
 from analytics.journal import JournalWriter
 from analytics.schema import (
     DimRun,
+    FactCollective,
     FactCostFit,
     FactScheduleTrial,
     FactStep,
     FactTransportTrial,
 )
 from training.arms import Arm
-from training.comm.clocks import last_arrivals
+from training.collective_records import collectives_of
+from training.comm.clocks import ClockOffset, last_arrivals
 from training.comm.contention import TransportTrial
 from training.config import TrainJob
 from training.feed import ArmPlans, RankBatch
+from training.job_records import JobSpans, rank_record
 from training.pipeline.choose import Trial
 from training.pipeline.step import StepResult
+from training.planning.model_flops import model_flops
 from training.planning.plan import Plan
 from training.planning.refit import CostFit
 from training.planning.windows import Ints
@@ -55,15 +59,45 @@ class StepJournal:
         self._group = group
         self._rank = dist.get_rank(group)
         self._journal = journal
+        self._clock: ClockOffset | None = None  # as the last block compared it
+        self.spans = JobSpans(
+            journal,
+            pipeline_id=job.pipeline_id,
+            attempt=job.attempt,
+            rank=self._rank,
+            launched_unix_ns=job.launched_unix_ns,
+        )
 
     def write_steps(
         self, arm: Arm, block: int, windows: Sequence[Window], results: Sequence[StepResult]
     ) -> None:
-        """The steps of a block, every rank its own. A collective."""
+        """The steps of a block and their waits, every rank its own. A collective."""
         arrivals = [[wait.arrival_ns for wait in w.sorted_waits()] for w in windows]
         lasts = last_arrivals(arrivals, self._group)
-        for window, result, last in zip(windows, results, lasts, strict=True):
-            self._journal.write(self._step(arm, block, window, result, last))
+        self._clock = lasts.clock
+        records: list[FactStep | FactCollective] = []
+        for window, result, last, ranks in zip(
+            windows, results, lasts.arrival_ns, lasts.rank, strict=True
+        ):
+            step = self._step(arm, block, window, result, last)
+            records.append(step)
+            if self._job.config.train.record_collectives:
+                records += collectives_of(step, window, last, ranks)
+        self._journal.write_many(records)
+        self.spans.block(windows)
+
+    def write_rank(self, arm: Arm) -> None:
+        """Where this rank runs; written again at the end, when more is known of it."""
+        self._journal.write(
+            rank_record(
+                run_id=self._job.run_id(arm.config.name),
+                pipeline_id=self._job.pipeline_id,
+                attempt=self._job.attempt,
+                rank=self._rank,
+                device=arm.engine.device,
+                clock=self._clock,
+            )
+        )
 
     def lengths_of(self, arm: str, step: int) -> Ints:
         """Events of each window that this rank held in a step of an arm."""
@@ -167,7 +201,16 @@ class StepJournal:
             num_rows=len(batch.row_ids_U),
             num_rows_ahead=result.num_rows_ahead,
             sent_bytes=result.sent_bytes,
+            model_flops=self._flops(batch),
             **dataclasses.asdict(parts),
+        )
+
+    def _flops(self, batch: RankBatch) -> float:
+        return model_flops(
+            self._job.config.model,
+            num_negatives=self._job.config.train.num_negatives,
+            lengths=batch.batch.lengths,
+            num_targets=batch.batch.num_targets,
         )
 
     def _run(self, arm: Arm, colliding: float | None, transport: str) -> DimRun:
@@ -185,7 +228,7 @@ class StepJournal:
             seed=train.seed,
             world_size=dist.get_world_size(self._group),
             device=arm.engine.device.type,
-            host=platform.node() or "unknown",
+            host=host_name(),
             num_steps=self._plan.num_steps,
             num_epochs=train.num_epochs,
             global_batch_sequences=train.global_batch_sequences,

@@ -118,6 +118,7 @@ class Trainer:
         for arm in self.arms.values():
             self._records.write_run(arm, colliding, carrier.label)
             self._records.write_transports(arm, carrier.trials, carrier.name, carrier.reason)
+            self._records.write_rank(arm)
         self._warm_up()
         blocks = turns(list(self.arms), self._plan.num_steps, self._job.config.train.block_steps)
         orders = orders_of(blocks, self._plan.num_steps)
@@ -128,12 +129,17 @@ class Trainer:
             self._adjust(self.arms[block.arm], block, orders)
             if self._rank == 0:
                 self._write_progress(turn + 1, len(blocks), block.arm, loss)
+        spans = self._records.spans
+        spans.until_now("other", "from the last step to the end of its records")
         tables = {name: gather_table(arm.table, self._group) for name, arm in self.arms.items()}
         for name, arm in self.arms.items():
             arm.engine.close()
             table_VD = tables[name]
             if table_VD is not None:  # rank 0, when no other rank waits for it any more
                 save_parameters(self._job.parameters_path(name), table_VD, arm.workload.model)
+        spans.until_now("checkpoint", "trained parameters gathered and written")
+        for arm in self.arms.values():
+            self._records.write_rank(arm)  # now with its memory and its clock
 
     def _run_block(
         self, block: Block, batches: Iterator[RankBatch], held: dict[str, RankBatch]

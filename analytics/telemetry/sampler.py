@@ -4,132 +4,62 @@ Run as `python -m analytics.telemetry.sampler`; one per host and attempt. It sto
 when its parent is gone, and closes its journal, so the segment is whole.
 
 Before: a run has started.   After: fact_device_sample in the journal; the warehouse loads it.
-Price: niced to 19; its own CPU time stands in every record as `sampler_cpu_s`. One metric that
-fails is NULL and never stops the others (a single unsupported NVML metric has silenced whole
-monitors elsewhere); only GPUs that the run may see are sampled, not all of a shared host's.
+Price: niced to 19; its own CPU time stands in every record as `sampler_cpu_s`. A device that tells
+nothing, as after its driver was unloaded, has no sample then, and the others go on; only devices
+that the run was given are sampled (devices.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
-import platform
 import signal
-import socket
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
-import psutil
-
+from analytics.hosts import host_name
 from analytics.journal import JournalWriter
 from analytics.schema import FactDeviceSample
+from analytics.telemetry.devices import devices_here, open_nvml
+from analytics.telemetry.host_probe import HostProbe
+from analytics.telemetry.nvml import GpuProbe, driver_versions
 
+logger = logging.getLogger(__name__)
+
+SOURCE_KIND = "sampler"
 _LOWEST_PRIORITY = 19
-# Values that drivers report for "no value": all are at or above this (2**47).
-_BLANK = 140_737_488_355_328
-
-Value = TypeVar("Value")
 
 
-class CpuProbe:
-    """The host's CPUs as one device."""
+class Probe(Protocol):
+    """One device that is sampled."""
 
-    def __init__(self) -> None:
-        self._name = _cpu_name()
-        psutil.cpu_percent(interval=None)  # the first call only sets the reference
+    def read(self, now_s: float) -> dict[str, Any] | None:
+        """Columns of fact_device_sample; None when the device tells nothing."""
 
-    def read(self) -> dict[str, Any]:
-        """The device's columns, use since the call before."""
-        memory = psutil.virtual_memory()
-        return {
-            "device_id": "cpu",
-            "device_name": self._name,
-            "utilization_share": min(1.0, psutil.cpu_percent(interval=None) / 100),
-            "memory_used_bytes": memory.total - memory.available,
-            "memory_total_bytes": memory.total,
-            "power_w": None,
-        }
+    def close(self) -> None:
+        """End the reading."""
 
 
-class GpuProbe:
-    """One NVIDIA GPU through NVML."""
+def gpu_probes(nvml: Any | None, most: int | None = None) -> list[GpuProbe]:
+    """A probe for every NVIDIA device that the run was given.
 
-    def __init__(self, nvml: Any, handle: Any, device_id: str) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        self._device_id = device_id
-        self._name = _as_text(self._metric(nvml.nvmlDeviceGetName) or "unknown")
-
-    def read(self) -> dict[str, Any]:
-        """The device's columns; what NVML cannot tell is None."""
-        rates = self._metric(self._nvml.nvmlDeviceGetUtilizationRates)
-        memory = self._metric(self._nvml.nvmlDeviceGetMemoryInfo)
-        milliwatts = in_range(self._metric(self._nvml.nvmlDeviceGetPowerUsage), _BLANK)
-        percent = in_range(None if rates is None else int(rates.gpu), 100)
-        return {
-            "device_id": self._device_id,
-            "device_name": self._name,
-            "utilization_share": None if percent is None else percent / 100,
-            "memory_used_bytes": in_range(None if memory is None else int(memory.used), _BLANK),
-            "memory_total_bytes": in_range(None if memory is None else int(memory.total), _BLANK),
-            "power_w": None if milliwatts is None else milliwatts / 1000,
-        }
-
-    def _metric(self, call: Callable[[Any], Value]) -> Value | None:
-        try:
-            return call(self._handle)
-        except self._nvml.NVMLError:
-            return None
-
-
-def in_range(value: int | None, upper: int) -> int | None:
-    """The value, or None when a driver reports a blank or nonsense (negative, above `upper`)."""
-    return value if value is not None and 0 <= value <= upper and value < _BLANK else None
-
-
-def visible_devices(setting: str | None, uuids: list[str]) -> list[int]:
-    """Indices of the GPUs a run may see, from CUDA_VISIBLE_DEVICES and all UUIDs of the host.
-
-    Unset means all; an unknown entry ends the list, as CUDA does it.
+    nvml: as devices.open_nvml gives it; most: how many of them the run uses; None: all.
     """
-    if setting is None:
-        return list(range(len(uuids)))
-    found: list[int] = []
-    for entry in (part.strip() for part in setting.split(",")):
-        named = [i for i, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
-        if entry.isdigit() and int(entry) < len(uuids):
-            found.append(int(entry))
-        elif len(named) == 1:
-            found.append(named[0])
-        else:
-            break
-    return found
-
-
-def gpu_probes() -> list[GpuProbe]:
-    """A probe for every visible NVIDIA GPU; none without the driver or its Python binding."""
-    try:
-        import pynvml
-    except ImportError:
+    if nvml is None:
         return []
-    try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        uuids = [_as_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-    except pynvml.NVMLError:
-        return []
-    visible = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
-    return [GpuProbe(pynvml, handles[i], uuids[i]) for i in visible]
+    collector = driver_versions(nvml)
+    return [GpuProbe(nvml, device, collector) for device in devices_here(nvml)[:most]]
 
 
 def sample_until(
     stop: threading.Event,
     writer: JournalWriter,
-    probes: Iterable[CpuProbe | GpuProbe],
+    probes: Sequence[Probe],
     *,
     pipeline_id: str,
     attempt: int,
@@ -137,30 +67,48 @@ def sample_until(
     is_orphan: Callable[[], bool],
 ) -> None:
     """Write one record per device and interval until told to stop or the parent is gone."""
-    host = socket.gethostname()
-    probes = list(probes)
-    before = time.monotonic()
+    host, silent = host_name(), set[int]()
+    read_at = dict.fromkeys(range(len(probes)), time.monotonic())
     while not stop.wait(interval_s) and not is_orphan():
-        now = time.monotonic()
-        for probe in probes:
-            writer.write(
+        records = []
+        for place, probe in enumerate(probes):
+            now_s, now_ns = time.monotonic(), time.time_ns()
+            told = probe.read(now_s)
+            _tell_silence(silent, place, told is None)
+            if told is None:
+                continue
+            records.append(
                 FactDeviceSample(
                     pipeline_id=pipeline_id,
                     attempt=attempt,
                     host=host,
-                    sampled_unix_ns=time.time_ns(),
-                    interval_s=now - before,
+                    sampled_unix_ns=now_ns,
+                    interval_s=now_s - read_at[place],
                     sampler_cpu_s=time.process_time(),
-                    **probe.read(),
+                    source_kind=SOURCE_KIND,
+                    ingested_unix_ns=time.time_ns(),
+                    **told,
                 )
             )
-        before = now
+            read_at[place] = now_s
+        writer.write_many(records)
+
+
+def _tell_silence(silent: set[int], place: int, is_silent: bool) -> None:
+    """One line when a device falls silent, and one when it is back."""
+    if is_silent and place not in silent:
+        silent.add(place)
+        logger.warning("device %d tells nothing any more; it has no samples until it does", place)
+    elif not is_silent and place in silent:
+        silent.discard(place)
+        logger.warning("device %d tells something again", place)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The sampler's process."""
     parent = os.getppid()
     options = _parse(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s sampler %(message)s")
     os.nice(_LOWEST_PRIORITY)
     stop = threading.Event()
 
@@ -169,16 +117,20 @@ def main(arguments: list[str] | None = None) -> None:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    with JournalWriter(options.journal, f"sampler-{socket.gethostname()}") as writer:
+    nvml = None if options.max_gpus == 0 else open_nvml()
+    probes: list[Probe] = [HostProbe(time.monotonic()), *gpu_probes(nvml, options.max_gpus)]
+    with JournalWriter(options.journal, f"sampler-{host_name()}") as writer:
         sample_until(
             stop,
             writer,
-            [CpuProbe(), *gpu_probes()],
+            probes,
             pipeline_id=options.pipeline_id,
             attempt=options.attempt,
             interval_s=options.interval_s,
             is_orphan=lambda: os.getppid() != parent,
         )
+    for probe in probes:
+        probe.close()
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -187,25 +139,13 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pipeline-id", required=True)
     parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--interval-s", type=float, default=1.0, help="seconds between samples")
+    parser.add_argument("--max-gpus", type=int, help="GPUs that the run uses; all it was given")
     options = parser.parse_args(arguments)
     if not options.interval_s >= 0.05:
         parser.error(f"--interval-s is {options.interval_s:g}; the least is 0.05")
+    if options.max_gpus is not None and options.max_gpus < 0:
+        parser.error(f"--max-gpus is {options.max_gpus}; it is 0 or more")
     return options
-
-
-def _cpu_name() -> str:
-    """The CPU's model as Linux tells it, or the machine's architecture."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.machine()
-
-
-def _as_text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 if __name__ == "__main__":

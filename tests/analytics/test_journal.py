@@ -6,7 +6,7 @@ import pytest
 
 from analytics.errors import JournalError
 from analytics.journal import JournalWriter, read_journal, segments, tables_in
-from analytics.schema import DimDataset, FactDroppedRows
+from analytics.schema import DimDataset, DimTeam, FactDroppedRows
 
 
 def dropped(count: int) -> FactDroppedRows:
@@ -98,3 +98,33 @@ def test_a_folder_of_no_known_table_is_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "fact_bogus").mkdir()
     with pytest.raises(JournalError, match="fact_bogus: there is no table of this name"):
         tables_in(tmp_path)
+
+
+def test_many_records_are_one_write_each_table_in_their_order(tmp_path: Path) -> None:
+    rank = DimTeam(team_id="t", team_name="Team")
+    with JournalWriter(tmp_path, "rank-00000") as journal:
+        journal.write(dropped(1))
+        journal.write_many([dropped(2), rank, dropped(3)])
+        journal.write_many([])
+        # nothing is buffered: a writer that is killed now has lost none of them
+        assert counts(tmp_path) == [1, 2, 3]
+    assert read_journal(tmp_path, DimTeam).records == [rank]
+
+
+def test_a_writer_killed_within_many_records_tears_the_last_one_alone(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path, "rank-00000") as journal:
+        journal.write_many([dropped(1), dropped(2), dropped(3)])
+        (path,) = segments(tmp_path, "fact_dropped_rows")
+        whole = path.read_bytes()
+    (path,) = segments(tmp_path, "fact_dropped_rows")
+    torn_path = path.with_name(path.name + ".open")
+    path.rename(torn_path)
+    for length in range(len(whole)):
+        torn_path.write_bytes(whole[:length])
+        read = read_journal(tmp_path, FactDroppedRows)
+        num_whole = whole[:length].count(b"\n")
+        is_torn = not whole[:length].endswith(b"\n") and length > 0
+        # a line that lacks its end of line alone is whole all the same
+        is_cut = is_torn and whole[length : length + 1] != b"\n"
+        assert [r.num_rows for r in read.records] == [1, 2, 3][: num_whole + is_torn - is_cut]
+        assert read.num_torn_lines == int(is_cut)

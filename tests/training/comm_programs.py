@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from training.comm.clocks import ClockOffset, align_clocks
+from training.comm.clocks import ClockOffset, align_clocks, last_arrivals
 from training.comm.contention import (
     TransportTrial,
     choose_transport,
@@ -228,3 +228,12 @@ def ordered_work(rank: int, world_size: int, init_method: str) -> dict[str, Any]
             "again": (again.sent_bytes, len(again.in_flight), again.cpu_ns),
             "pid": os.getpid(),
         }
+
+
+def arrive(
+    rank: int, world_size: int, init_method: str, arrivals: list[list[list[int]]]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Who was last at each wait, given every rank's arrivals by step."""
+    with joined(TIMEOUT_S, init_method=init_method, rank=rank, world_size=world_size) as group:
+        found = last_arrivals(arrivals[rank], group)
+    return found.arrival_ns, found.rank

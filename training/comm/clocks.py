@@ -64,21 +64,47 @@ def align_clocks(
     return _answer(group, num_pings, clock)
 
 
-def last_arrivals(
-    arrivals_ns: Sequence[Sequence[int]], group: dist.ProcessGroup
-) -> list[list[int]]:
-    """When the last rank arrived at each wait, on this rank's clock [ns]. A collective.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LastArrivals:
+    """When the last rank arrived at each wait and which it was, by step and wait."""
+
+    arrival_ns: list[list[int]]  # on this rank's clock
+    rank: list[list[int]]  # of ranks that arrived at the same time the lowest
+    clock: ClockOffset  # by which the ranks' arrivals were compared
+
+
+def last_arrivals(arrivals_ns: Sequence[Sequence[int]], group: dist.ProcessGroup) -> LastArrivals:
+    """Who arrived last at each wait, and when on this rank's clock [ns]. A collective.
 
     arrivals_ns: this rank's, by step; every rank gives as many, in the same order.
     """
     if dist.get_world_size(group) == 1:
-        return [list(of_step) for of_step in arrivals_ns]
+        return alone(arrivals_ns)
     clock = align_clocks(group)
     common = [clock.to_common_ns(arrival) for of_step in arrivals_ns for arrival in of_step]
-    last = torch.tensor(common, dtype=torch.int64)
+    own = torch.tensor(common, dtype=torch.int64)
+    last = own.clone()
     dist.all_reduce(last, op=dist.ReduceOp.MAX, group=group)
-    parts = torch.split(last, [len(of_step) for of_step in arrivals_ns])
-    return [[clock.to_local_ns(arrival) for arrival in part.tolist()] for part in parts]
+    nobody = torch.full_like(own, dist.get_world_size(group))
+    rank = torch.where(own == last, torch.full_like(own, dist.get_rank(group)), nobody)
+    dist.all_reduce(rank, op=dist.ReduceOp.MIN, group=group)
+    lengths = [len(of_step) for of_step in arrivals_ns]
+    return LastArrivals(
+        arrival_ns=[
+            [clock.to_local_ns(arrival) for arrival in part.tolist()]
+            for part in torch.split(last, lengths)
+        ],
+        rank=[part.tolist() for part in torch.split(rank, lengths)],
+        clock=clock,
+    )
+
+
+def alone(arrivals_ns: Sequence[Sequence[int]]) -> LastArrivals:
+    """The same for a single rank, which waits for nobody."""
+    mine = [list(of_step) for of_step in arrivals_ns]
+    return LastArrivals(
+        arrival_ns=mine, rank=[[0] * len(of_step) for of_step in mine], clock=SHARED
+    )
 
 
 def offset_of_pings(pings: list[tuple[int, int, int]]) -> ClockOffset:
