@@ -1,19 +1,21 @@
-import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
-import types
 from pathlib import Path
 
 import psutil
 import pytest
 
 from analytics import schema
-from analytics.journal import read_journal
-from analytics.telemetry.sampler import CpuProbe, GpuProbe, in_range, visible_devices
+from analytics.journal import JournalWriter, read_journal
+from analytics.telemetry.host_probe import HostProbe, network_counters, transferred
+from analytics.telemetry.sampler import sample_until
 
 TIMEOUT_S = 60
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def command(journal: Path) -> list[str]:
@@ -76,58 +78,87 @@ def test_an_interval_of_nothing_is_refused(tmp_path):
     assert "the least is 0.05" in done.stderr
 
 
-def test_the_cpu_probe_tells_shares_and_bytes():
-    sample = CpuProbe().read()
+def test_the_host_tells_use_memory_and_network():
+    probe = HostProbe(0.0)
+    with socket.create_server(("127.0.0.1", 0)):
+        sample = probe.read(1.0)
+    assert sample["device_id"] == "cpu" and sample["device_name"]
+    assert sample["collector"].startswith("psutil ")
     assert 0 <= sample["utilization_share"] <= 1
     assert 0 < sample["memory_used_bytes"] <= sample["memory_total_bytes"]
-    assert os.cpu_count() and sample["device_name"]
+    assert sample["network_sent_bytes_per_s"] >= 0
+    assert sample["network_received_bytes_per_s"] >= 0
 
 
-@pytest.mark.parametrize(
-    ("setting", "indices"),
-    [
-        (None, [0, 1, 2]),
-        ("", []),
-        ("1", [1]),
-        ("2,0", [2, 0]),
-        ("GPU-bb", [1]),
-        ("0,7,1", [0]),  # CUDA stops at the first entry it does not know
-        ("GPU-", []),  # names three devices, so none
-    ],
-)
-def test_only_visible_devices_are_sampled(setting, indices):
-    assert visible_devices(setting, ["GPU-aa", "GPU-bb", "GPU-cc"]) == indices
+def test_the_loopback_is_no_network_and_resets_are_seen():
+    assert not [name for name in network_counters() if name.startswith("lo")]
+    before = {"eth0": (100, 1000), "eth1": (50, 50), "gone": (1, 1)}
+    now = {"eth0": (130, 1500), "eth1": (7, 60), "new": (9_999, 9_999)}
+    # eth0 sent 30 and received 500; eth1 was made anew and has sent 7 since, received 10
+    assert transferred(now, before) == (37, 510)
 
 
-def test_blank_and_impossible_values_of_a_driver_are_not_values():
-    # blanks that drivers gave as data elsewhere, and utilisation beyond 100 %
-    assert in_range(140_737_488_355_328, 2**62) is None
-    assert in_range(9_223_372_036_854_775_794, 2**63) is None
-    assert in_range(2_619, 100) is None
-    assert in_range(-1, 100) is None
-    assert in_range(100, 100) == 100
+def test_a_figure_that_the_host_does_not_tell_stops_no_other(monkeypatch):
+    def refuses(*_, **__):
+        raise OSError("no /proc here")
+
+    probe = HostProbe(0.0)
+    monkeypatch.setattr(psutil, "cpu_percent", refuses)
+    monkeypatch.setattr(psutil, "net_io_counters", refuses)
+    sample = probe.read(1.0)
+    assert sample["utilization_share"] is None
+    assert sample["network_sent_bytes_per_s"] is None
+    assert sample["memory_total_bytes"] > 0
+    monkeypatch.undo()
+    assert probe.read(2.0)["network_sent_bytes_per_s"] is not None
 
 
-def test_one_metric_that_fails_does_not_stop_the_others():
-    class NVMLError(Exception):
+class PaperProbe:
+    """Tells what it is given, reading by reading."""
+
+    def __init__(self, *told):
+        self.told = iter(told)
+
+    def read(self, now_s):
+        return next(self.told)
+
+    def close(self):
         pass
 
-    def unsupported(handle):
-        raise NVMLError
 
-    # A driver that cannot tell utilisation and power (as MIG and some cards cannot).
-    nvml = types.SimpleNamespace(
-        NVMLError=NVMLError,
-        nvmlDeviceGetName=lambda handle: b"Paper GPU",
-        nvmlDeviceGetUtilizationRates=unsupported,
-        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(used=1, total=2),
-        nvmlDeviceGetPowerUsage=unsupported,
-    )
-    assert GpuProbe(nvml, object(), "GPU-aa").read() == {
-        "device_id": "GPU-aa",
-        "device_name": "Paper GPU",
-        "utilization_share": None,
-        "memory_used_bytes": 1,
-        "memory_total_bytes": 2,
-        "power_w": None,
-    }
+def test_a_silent_device_has_no_sample_and_the_others_go_on(tmp_path, caplog):
+    row = {"device_name": None, "utilization_share": 0.5, "memory_used_bytes": None,
+           "memory_total_bytes": None, "power_w": None}  # fmt: skip
+    gpu, cpu = {"device_id": "GPU-0"} | row, {"device_id": "cpu"} | row
+    ended = iter([False, False, False, True])
+    with JournalWriter(tmp_path, "sampler") as writer:
+        sample_until(
+            threading.Event(), writer, [PaperProbe(cpu, cpu, cpu), PaperProbe(gpu, None, gpu)],
+            pipeline_id="p", attempt=2, interval_s=0.01, is_orphan=lambda: next(ended),
+        )  # fmt: skip
+    found = samples(tmp_path)
+    assert [s.device_id for s in found] == ["cpu", "GPU-0", "cpu", "cpu", "GPU-0"]
+    assert all(s.source_kind == "sampler" and s.attempt == 2 for s in found)
+    assert all(s.ingested_unix_ns >= s.sampled_unix_ns for s in found)
+    # the sample after the silence tells how long it stands for
+    gpus = [s for s in found if s.device_id == "GPU-0"]
+    assert gpus[1].interval_s > 1.5 * gpus[0].interval_s
+    assert [r.getMessage()[:28] for r in caplog.records] == [
+        "device 1 tells nothing any m", "device 1 tells something aga",
+    ]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not DRIVER.exists(), reason="this host has no NVIDIA driver")
+def test_a_real_gpu_tells_itself_without_root(tmp_path):
+    with subprocess.Popen([*command(tmp_path), "--max-gpus", "1"]) as sampler:
+        wait_for(
+            lambda: len({s.sampled_unix_ns for s in samples(tmp_path) if s.device_id != "cpu"}) > 2,
+            "samples of a GPU",
+        )
+        sampler.send_signal(signal.SIGTERM)
+        assert sampler.wait(TIMEOUT_S) == 0
+    gpus = [s for s in samples(tmp_path) if s.device_id != "cpu"]
+    assert all(s.device_id.startswith("GPU-") and s.memory_total_bytes > 0 for s in gpus)
+    assert gpus[-1].energy_j >= gpus[0].energy_j > 0
+    assert 0 < gpus[-1].power_w < 2 * gpus[-1].power_limit_w
