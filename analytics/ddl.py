@@ -1,8 +1,9 @@
 """The warehouse's tables and views as SQL, derived from the records and from the view files.
 
 Tables come from analytics/schema.py: types, NOT NULL, bounds as CHECKs, keys, column comments.
-Views come from analytics/sql/NNN_name.sql, one a file, made in the order of their numbers; a head
-comment line `-- name [unit]: meaning` documents a derived column and becomes its comment.
+Views come from analytics/sql/NNN_name.sql, one a file, made in the order of their numbers, and the
+first, device_peak, from analytics/device_peaks.py; a head comment line `-- name [unit]: meaning`
+documents a derived column and becomes its comment.
 
 Before: schema.py, sql/*.sql.   After: warehouse.py makes them; export.py writes the docs out.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 
+from analytics import device_peaks
 from analytics.records import is_bulk
 from analytics.schema import TABLES, Column, columns, table_key
 
@@ -33,19 +35,22 @@ class View:
 
 
 def views() -> list[View]:
-    """Every view, in the order in which they can be made."""
-    found = []
+    """Every view, in the order in which they can be made: that of device peaks, then the files."""
+    texts = {device_peaks.VIEW_NAME: device_peaks.view_text()}
     for path in sorted(SQL_DIR.glob("*.sql")):
         match = _FILE_NAME.match(path.name)
         assert match is not None, f"{path.name}: a view file is named NNN_name.sql"
-        text = path.read_text(encoding="utf-8")
-        docs = {
-            line["name"]: (line["unit"], line["doc"])
-            for line in map(_COLUMN_DOC.match, text.splitlines())
-            if line is not None
-        }
-        found.append(View(name=match["name"], query=text.rstrip().rstrip(";"), docs=docs))
-    return found
+        texts[match["name"]] = path.read_text(encoding="utf-8")
+    return [_view(name, text) for name, text in texts.items()]
+
+
+def _view(name: str, text: str) -> View:
+    docs = {
+        line["name"]: (line["unit"], line["doc"])
+        for line in map(_COLUMN_DOC.match, text.splitlines())
+        if line is not None
+    }
+    return View(name=name, query=text.rstrip().rstrip(";"), docs=docs)
 
 
 def view_column_docs(view: str) -> dict[str, tuple[str, str]]:

@@ -8,15 +8,12 @@ for JSON. Money is exact in the views (DECIMAL); here it is a float that prints 
 from __future__ import annotations
 
 import contextlib
-import decimal
 from collections.abc import Iterator
-from typing import Any
 
 import duckdb
 
 from analytics.errors import QueryError
-
-Row = dict[str, Any]
+from analytics.plain_rows import Row, plain_rows
 
 # Fixed order, one hue per cause on every page; words as a reader meets them.
 CAUSE_LABELS: dict[str, str] = {
@@ -37,7 +34,7 @@ def pipelines(con: duckdb.DuckDBPyConnection) -> list[Row]:
 
     `ended_unix_ns` is the end of the last recorded step, NULL when none was recorded.
     """
-    return _rows(
+    return plain_rows(
         con,
         """
         WITH steps AS (
@@ -71,7 +68,7 @@ def pipelines(con: duckdb.DuckDBPyConnection) -> list[Row]:
 
 def run_efficiency(con: duckdb.DuckDBPyConnection, pipeline_id: str | None = None) -> list[Row]:
     """How efficient was each run: the view run_efficiency, baseline first within a pipeline."""
-    return _rows(
+    return plain_rows(
         con,
         """
         SELECT *
@@ -85,7 +82,7 @@ def run_efficiency(con: duckdb.DuckDBPyConnection, pipeline_id: str | None = Non
 
 def pipeline_causes(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
     """Where the rank time and money of each arm went: busy first, then every measured cause."""
-    return _rows(
+    return plain_rows(
         con,
         """
         SELECT *
@@ -106,7 +103,7 @@ def step_series(con: duckdb.DuckDBPyConnection, run_id: str, max_points: int = 5
     """
     if max_points < 1:
         raise ValueError(f"max_points is {max_points}; at least one point is needed")
-    return _rows(
+    return plain_rows(
         con,
         """
         WITH placed AS (
@@ -136,7 +133,7 @@ def step_series(con: duckdb.DuckDBPyConnection, run_id: str, max_points: int = 5
 
 def quality(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
     """How good are the recommendations: every ranker of every arm on the test split."""
-    return _rows(
+    return plain_rows(
         con,
         """
         SELECT
@@ -160,7 +157,7 @@ def quality(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
 
 def device_use(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
     """What the sampler saw of each device: time-weighted use, most memory, its own CPU share."""
-    return _rows(
+    return plain_rows(
         con,
         "SELECT * FROM device_use WHERE pipeline_id = $pipeline_id ORDER BY host, device_id",
         {"pipeline_id": pipeline_id},
@@ -169,7 +166,7 @@ def device_use(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
 
 def models(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
     """Where each arm stands in MLflow, and its registered version if it has one."""
-    return _rows(
+    return plain_rows(
         con,
         "SELECT * FROM dim_model WHERE pipeline_id = $pipeline_id ORDER BY run_id",
         {"pipeline_id": pipeline_id},
@@ -185,7 +182,7 @@ def schedule_trials(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Ro
         WHERE t.pipeline_id = ?
         ORDER BY r.arm, t.step, t.num_steps = 0, t.step_s, t.schedule
     """
-    return _rows(con, query, [pipeline_id])
+    return plain_rows(con, query, [pipeline_id])
 
 
 def transport_trials(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
@@ -197,7 +194,7 @@ def transport_trials(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[R
         WHERE t.pipeline_id = ?
         ORDER BY t.is_chosen DESC, t.transport
     """
-    return _rows(con, query, [pipeline_id])
+    return plain_rows(con, query, [pipeline_id])
 
 
 def cost_fits(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
@@ -209,7 +206,7 @@ def cost_fits(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
         WHERE f.pipeline_id = ?
         ORDER BY r.arm, f.step
     """
-    return _rows(con, query, [pipeline_id])
+    return plain_rows(con, query, [pipeline_id])
 
 
 def recording_share(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> float | None:
@@ -219,13 +216,13 @@ def recording_share(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> float |
         FROM fact_step
         WHERE pipeline_id = ? AND recorder_cpu_s IS NOT NULL
     """
-    share: float | None = _rows(con, query, [pipeline_id])[0]["recording_share"]
+    share: float | None = plain_rows(con, query, [pipeline_id])[0]["recording_share"]
     return share
 
 
 def price(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
     """Which price was applied to a pipeline, from which list and of which day."""
-    return _rows(
+    return plain_rows(
         con,
         "SELECT * FROM dim_price WHERE pipeline_id = $pipeline_id ORDER BY instance_type",
         {"pipeline_id": pipeline_id},
@@ -242,13 +239,3 @@ def query_errors() -> Iterator[None]:
             f"{str(error).splitlines()[0]} The warehouse was written by another version; run "
             "'seqscale load --runs-dir DIR' to bring it up to this one."
         ) from error
-
-
-def _rows(con: duckdb.DuckDBPyConnection, query: str, parameters: Any) -> list[Row]:
-    cursor = con.execute(query, parameters)
-    names = [column[0] for column in cursor.description or []]
-    return [dict(zip(names, map(_plain, row), strict=True)) for row in cursor.fetchall()]
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, decimal.Decimal) else value

@@ -232,6 +232,10 @@ class DimRun:
         "Parts of a rank's batch inside one step", lower=1, added=True
     )
     table_optimizer: str | None = column("Optimiser of the embedding tables", added=True)
+    scaling_sha256: str | None = column(
+        "Hash of the configuration but for ranks, global batch and seed; NULL when untold",
+        added=True,
+    )
 
 
 @table(

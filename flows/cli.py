@@ -2,9 +2,9 @@
 
 Before: a person or a script.   After: the room that does the work, imported inside its command, so
 that `seqscale --help` answers at once.
-Exit codes: 0 done; 2 a mistake of the user's, a file's or the machine's, with one message on
-standard error; 130 interrupted; 143 told to end; anything else is a fault of ours and shows its
-traceback.
+Exit codes: 0 done; 1 an alert under `alerts --fail`; 2 a mistake of the user's, a file's or the
+machine's, with one message on standard error; 130 interrupted; 143 told to end; anything else is a
+fault of ours and shows its traceback.
 Standard output holds the result alone, with --json exactly one JSON document.
 """
 
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from analytics.errors import SeqscaleError
-from flows import purge_command
+from flows import compare_command, purge_command
 from flows.options import (
     NamingFlags,
     ReadingFlags,
@@ -353,6 +353,10 @@ def dashboard(
     from flows.dashboard_child import serve
 
     raise typer.Exit(serve(runs_dir, port=port, open_browser=browser))
+
+
+app.command("compare")(compare_command.compare)
+app.command("alerts")(compare_command.alerts)
 
 
 def main() -> None:

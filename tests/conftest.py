@@ -20,6 +20,7 @@ from analytics.preparation import Preparation
 from analytics.pseudonyms import PseudonymKey
 from analytics.rules import HistoryRules
 from analytics.store import read_header
+from tests.analytics.filled import FilledWarehouse
 
 PIPELINE = "20261130T140000Z-1a2b"
 STARTED_UNIX_NS = 1_796_047_200_000_000_000
@@ -52,18 +53,21 @@ class PaperRuns:
         own += [self.model(arm, pipeline_id) for arm in ARMS]
         self.write(own, writer="flow", pipeline_id=pipeline_id, attempt=None)
         for arm in ARMS:
-            records = [self.run(arm, pipeline_id=pipeline_id, attempt=attempt)]
-            for step in range(num_steps):
-                for rank in range(2):
-                    records.append(
-                        self.step(arm, rank, step, pipeline_id=pipeline_id, attempt=attempt)
-                    )
-            records += [
-                self.evaluation(arm, "test", "model", 0.16, pipeline_id, attempt),
-                self.evaluation(arm, "test", "popularity", 0.08, pipeline_id, attempt),
-                self.evaluation(arm, "validation", "model", 0.5, pipeline_id, attempt),
-            ]
+            records = self.arm(arm, pipeline_id, attempt, num_steps)
             self.write(records, writer=arm, pipeline_id=pipeline_id, attempt=attempt)
+
+    def arm(self, arm: str, pipeline_id: str = PIPELINE, attempt: int = 0, num_steps: int = 4):
+        """The records of one arm: run, steps and evaluations."""
+        records = [self.run(arm, pipeline_id=pipeline_id, attempt=attempt)]
+        for step in range(num_steps):
+            for rank in range(2):
+                records.append(self.step(arm, rank, step, pipeline_id=pipeline_id, attempt=attempt))
+        return [
+            *records,
+            self.evaluation(arm, "test", "model", 0.16, pipeline_id, attempt),
+            self.evaluation(arm, "test", "popularity", 0.08, pipeline_id, attempt),
+            self.evaluation(arm, "validation", "model", 0.5, pipeline_id, attempt),
+        ]
 
     def publish(self) -> None:
         warehouse.load(self.runs_dir)
@@ -104,7 +108,7 @@ class PaperRuns:
             bound_straggler_share=0.0, collision_share=0.5, instance_type="paper.1",
             device_hour_cost=9.0, currency="EUR", started_unix_ns=STARTED_UNIX_NS,
             seqscale_version="0", transport="gloo", precision="fp32", micro_batches=1,
-            table_optimizer="rowwise_adagrad",
+            table_optimizer="rowwise_adagrad", scaling_sha256=None,
         )  # fmt: skip
         return schema.DimRun(**(values | changes))
 
@@ -161,6 +165,14 @@ def published(_published: Path, paper: PaperRuns) -> PaperRuns:
     """The paper pipeline, loaded and published; a copy of its own for each test."""
     shutil.copytree(_published, paper.runs_dir)
     return paper
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[FilledWarehouse]:
+    """A warehouse without a row, to be filled with records."""
+    warehouse_of_test = FilledWarehouse(tmp_path)
+    yield warehouse_of_test
+    warehouse_of_test.con.close()
 
 
 class PaperShop:

@@ -242,6 +242,12 @@ class RunConfig:
         """Hash of the whole configuration; equal configurations have equal hashes."""
         return content_hash(to_json(self))
 
+    def scaling_sha256(self) -> str:
+        """Hash of all but ranks, global batch and seed: one for runs that differ in scale alone."""
+        plain = dataclasses.asdict(self)
+        del plain["num_ranks"], plain["train"]["global_batch_sequences"], plain["train"]["seed"]
+        return content_hash(json.dumps(plain, sort_keys=True, allow_nan=False))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainJob:

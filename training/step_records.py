@@ -225,6 +225,7 @@ class StepJournal:
             schedule=arm.config.schedule,
             dataset_id=job.dataset_id,
             config_sha256=job.config.sha256(),
+            scaling_sha256=job.config.scaling_sha256(),
             seed=train.seed,
             world_size=dist.get_world_size(self._group),
             device=arm.engine.device.type,

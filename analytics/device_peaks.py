@@ -1,0 +1,229 @@
+"""What each accelerator can do at most, by its vendor's word: the denominator of MFU.
+
+Dense figures only: a figure "with sparsity" assumes that two of every four weights are zero, which
+no training here has, so it is halved. A precision that a device has no dense units for is NULL,
+and so is every device that is not listed: a peak is stated or not told, never guessed.
+
+Before: vendors' data sheets, named row by row.   After: analytics/ddl.py makes the view
+device_peak of it; the view run_mfu divides by it.
+Price: a device is known by exactly the names its driver gives it, so that a slice of it, or a
+variant of other clocks, is unknown rather than wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+VIEW_NAME = "device_peak"
+_TERA = 1e12
+_GIGA = 1e9
+
+_VOLTA = "NVIDIA Tesla V100 data sheet, January 2020"
+_AMPERE = "NVIDIA A100 data sheet, June 2021"
+_HOPPER = "NVIDIA H100 Tensor Core GPU Architecture white paper v1.04, table of peak rates"
+_CDNA2 = "AMD Instinct MI250X data sheet, one of its two dies, which is what a rank is given"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DevicePeak:
+    """The most that one device does; None where it has no dense units for a precision."""
+
+    device: str
+    names: tuple[str, ...]  # as drivers tell them
+    fp32_tflops: float  # plain fp32, not through tf32 [10^12 FLOP/s]
+    tf32_tflops: float | None
+    bf16_tflops: float | None
+    fp16_tflops: float | None
+    memory_gb_per_s: float  # peak memory bandwidth [10^9 bytes/s]
+    source: str
+
+
+PEAKS: tuple[DevicePeak, ...] = (
+    DevicePeak(
+        device="V100 SXM2",
+        names=("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB"),
+        fp32_tflops=15.7,
+        tf32_tflops=None,
+        bf16_tflops=None,
+        fp16_tflops=125.0,
+        memory_gb_per_s=900.0,
+        source=_VOLTA,
+    ),
+    DevicePeak(
+        device="V100 PCIe",
+        names=("Tesla V100-PCIE-16GB", "Tesla V100-PCIE-32GB"),
+        fp32_tflops=14.0,
+        tf32_tflops=None,
+        bf16_tflops=None,
+        fp16_tflops=112.0,
+        memory_gb_per_s=900.0,
+        source=_VOLTA,
+    ),
+    DevicePeak(
+        device="A100 40 GB",
+        names=("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"),
+        fp32_tflops=19.5,
+        tf32_tflops=156.0,
+        bf16_tflops=312.0,
+        fp16_tflops=312.0,
+        memory_gb_per_s=1555.0,
+        source="NVIDIA A100 Tensor Core GPU Architecture white paper v1.0",
+    ),
+    DevicePeak(
+        device="A100 80 GB SXM",
+        names=("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+        fp32_tflops=19.5,
+        tf32_tflops=156.0,
+        bf16_tflops=312.0,
+        fp16_tflops=312.0,
+        memory_gb_per_s=2039.0,
+        source=_AMPERE,
+    ),
+    DevicePeak(
+        device="A100 80 GB PCIe",
+        names=("NVIDIA A100 80GB PCIe",),
+        fp32_tflops=19.5,
+        tf32_tflops=156.0,
+        bf16_tflops=312.0,
+        fp16_tflops=312.0,
+        memory_gb_per_s=1935.0,
+        source=_AMPERE,
+    ),
+    DevicePeak(
+        device="H100 SXM",
+        names=("NVIDIA H100 80GB HBM3",),
+        fp32_tflops=66.9,
+        tf32_tflops=494.7,
+        bf16_tflops=989.4,
+        fp16_tflops=989.4,
+        memory_gb_per_s=3352.0,
+        source=_HOPPER,
+    ),
+    DevicePeak(
+        device="H100 PCIe",
+        names=("NVIDIA H100 PCIe",),
+        fp32_tflops=51.2,
+        tf32_tflops=378.0,
+        bf16_tflops=756.0,
+        fp16_tflops=756.0,
+        memory_gb_per_s=2039.0,
+        source=_HOPPER,
+    ),
+    DevicePeak(
+        device="H200 SXM",
+        names=("NVIDIA H200",),
+        fp32_tflops=67.0,
+        tf32_tflops=494.5,
+        bf16_tflops=989.5,
+        fp16_tflops=989.5,
+        memory_gb_per_s=4800.0,
+        source="NVIDIA H200 data sheet: 989 and 1,979 TFLOPS with sparsity, halved",
+    ),
+    DevicePeak(
+        device="B200 SXM",
+        names=("NVIDIA B200",),
+        fp32_tflops=75.0,
+        tf32_tflops=1125.0,
+        bf16_tflops=2250.0,
+        fp16_tflops=2250.0,
+        memory_gb_per_s=8000.0,
+        source="NVIDIA HGX B200: eight give 600 TFLOPS in fp32, 18 and 36 PFLOPS with sparsity; "
+        "DGX B200: eight give 64 TB/s",
+    ),
+    DevicePeak(
+        device="L40S",
+        names=("NVIDIA L40S",),
+        fp32_tflops=91.6,
+        tf32_tflops=183.0,
+        bf16_tflops=362.05,
+        fp16_tflops=362.05,
+        memory_gb_per_s=864.0,
+        source="NVIDIA L40S data sheet, dense figures",
+    ),
+    DevicePeak(
+        device="L4",
+        names=("NVIDIA L4",),
+        fp32_tflops=30.3,
+        tf32_tflops=60.0,
+        bf16_tflops=121.0,
+        fp16_tflops=121.0,
+        memory_gb_per_s=300.0,
+        source="NVIDIA L4 data sheet: 120 and 242 TFLOPS with sparsity, halved",
+    ),
+    DevicePeak(
+        device="A10G",
+        names=("NVIDIA A10G",),
+        fp32_tflops=35.0,
+        tf32_tflops=35.0,
+        bf16_tflops=70.0,
+        fp16_tflops=70.0,
+        memory_gb_per_s=600.0,
+        source="NVIDIA A10G data sheet for AWS G5, dense figures",
+    ),
+    DevicePeak(
+        device="T4",
+        names=("Tesla T4",),
+        fp32_tflops=8.1,
+        tf32_tflops=None,
+        bf16_tflops=None,
+        fp16_tflops=65.0,
+        memory_gb_per_s=320.0,
+        source="NVIDIA T4 data sheet",
+    ),
+    DevicePeak(
+        device="MI250X, one die",
+        names=("AMD Instinct MI250X",),
+        fp32_tflops=47.85,
+        tf32_tflops=None,
+        bf16_tflops=191.5,
+        fp16_tflops=191.5,
+        memory_gb_per_s=1638.4,
+        source=_CDNA2,
+    ),
+    DevicePeak(
+        device="MI300X",
+        names=("AMD Instinct MI300X", "AMD Instinct MI300X OAM"),
+        fp32_tflops=163.4,
+        tf32_tflops=653.7,
+        bf16_tflops=1307.4,
+        fp16_tflops=1307.4,
+        memory_gb_per_s=5325.0,
+        source="AMD Instinct MI300X data sheet, figures without sparsity",
+    ),
+)
+
+_HEAD = f"""\
+-- {VIEW_NAME}: the dense peak of each known accelerator, by the names its driver gives it.
+-- Grain: one row per name of a device. Units: in the names. Reads from: analytics/device_peaks.py.
+-- device_name []: Name as the driver tells it, in small letters
+-- device []: The product
+-- fp32_flops_per_s [1/s]: Dense floating-point operations a second in plain fp32
+-- tf32_flops_per_s [1/s]: The same in tf32; NULL where the device has none
+-- bf16_flops_per_s [1/s]: The same in bf16; NULL where the device has none
+-- fp16_flops_per_s [1/s]: The same in fp16
+-- memory_bytes_per_s [bytes/s]: Peak memory bandwidth
+-- source []: Where the figures come from
+"""
+
+
+def view_text() -> str:
+    """The view device_peak as the text of a view file, head comment included."""
+    names = (
+        "device_name, device, fp32_flops_per_s, tf32_flops_per_s, bf16_flops_per_s, "
+        "fp16_flops_per_s, memory_bytes_per_s, source"
+    )
+    rows = ",\n    ".join(_row(peak, name) for peak in PEAKS for name in peak.names)
+    return f"{_HEAD}SELECT *\nFROM (VALUES\n    {rows}\n) AS listed ({names});\n"
+
+
+def _row(peak: DevicePeak, name: str) -> str:
+    figures = [peak.fp32_tflops, peak.tf32_tflops, peak.bf16_tflops, peak.fp16_tflops]
+    flops = [None if figure is None else figure * _TERA for figure in figures]
+    numbers = [*flops, peak.memory_gb_per_s * _GIGA]
+    cells = [f"CAST({'NULL' if n is None else repr(n)} AS DOUBLE)" for n in numbers]
+    texts = [_text(name.lower()), _text(peak.device)]
+    return f"({', '.join([*texts, *cells, _text(peak.source)])})"
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

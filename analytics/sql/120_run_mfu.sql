@@ -1,0 +1,109 @@
+-- run_mfu: model FLOPs of the real lengths over what the run's devices could do at most.
+-- Grain: one row per run. Units: in the names. Reads from: dim_run, dim_rank, fact_step, device_peak.
+-- Every rank of the run counts in the denominator, whether it recorded a step or not; ranks that share
+-- a device share its peak. The peak is dense, of the run's precision; NULL with a reason when it is not
+-- known: it is never guessed.
+-- device_name []: Model of the ranks' devices, the several ones of a mixed run in one line
+-- model_flops []: Floating-point operations of the steps whose every recorded rank told them
+-- told_s [s]: Time of these steps, the mean window of a step over its ranks
+-- peak_flops_per_s [1/s]: Dense peak of all devices of the run together
+-- mfu_share []: model_flops / (told_s x peak_flops_per_s)
+-- mfu_reason []: Why there is no mfu_share; NULL when there is one
+WITH steps AS (
+    SELECT
+        run_id,
+        step,
+        avg(window_s) AS step_s,
+        sum(model_flops) AS model_flops
+    FROM fact_step
+    GROUP BY run_id, step
+    HAVING count(model_flops) = count(*)
+),
+
+work AS (
+    SELECT
+        run_id,
+        sum(step_s) AS told_s,
+        sum(model_flops) AS model_flops
+    FROM steps
+    GROUP BY run_id
+),
+
+devices AS (
+    SELECT
+        dim_rank.run_id,
+        dim_rank.device_name,
+        CASE dim_run.precision
+            WHEN 'fp32' THEN device_peak.fp32_flops_per_s
+            WHEN 'tf32' THEN device_peak.tf32_flops_per_s
+            WHEN 'bf16' THEN device_peak.bf16_flops_per_s
+            WHEN 'fp16' THEN device_peak.fp16_flops_per_s
+        END / count(*) OVER (
+            PARTITION BY
+                dim_rank.run_id,
+                dim_rank.host,
+                coalesce(dim_rank.device_id, 'rank ' || dim_rank.rank)
+        ) AS rank_flops_per_s
+    FROM dim_rank
+    INNER JOIN dim_run ON dim_rank.run_id = dim_run.run_id
+    LEFT JOIN device_peak ON lower(dim_rank.device_name) = device_peak.device_name
+),
+
+machines AS (
+    SELECT
+        run_id,
+        count(*) AS num_told_ranks,
+        string_agg(DISTINCT device_name, ', ' ORDER BY device_name) AS device_name,
+        CASE
+            WHEN count(rank_flops_per_s) = count(*) THEN sum(rank_flops_per_s)
+        END AS peak_flops_per_s
+    FROM devices
+    GROUP BY run_id
+),
+
+joined AS (
+    SELECT
+        dim_run.run_id,
+        dim_run.pipeline_id,
+        dim_run.world_size,
+        dim_run.device,
+        dim_run.precision,
+        machines.device_name,
+        machines.num_told_ranks,
+        work.model_flops,
+        work.told_s,
+        machines.peak_flops_per_s
+    FROM dim_run
+    LEFT JOIN machines ON dim_run.run_id = machines.run_id
+    LEFT JOIN work ON dim_run.run_id = work.run_id
+),
+
+reasoned AS (
+    SELECT
+        *,
+        CASE
+            WHEN device = 'cpu' THEN 'ranks on CPUs: no peak of a CPU is stated'
+            WHEN model_flops IS NULL THEN 'no step told its model_flops'
+            WHEN num_told_ranks IS NULL OR num_told_ranks < world_size OR device_name IS NULL
+                THEN 'not every rank told its device'
+            WHEN precision IS NULL THEN 'the run did not tell its precision'
+            WHEN peak_flops_per_s IS NULL
+                THEN concat('no dense peak of ', device_name, ' in ', precision, ' is known')
+            WHEN told_s <= 0 THEN 'no time was recorded'
+        END AS mfu_reason
+    FROM joined
+)
+
+SELECT
+    run_id,
+    pipeline_id,
+    world_size,
+    device,
+    precision,
+    device_name,
+    model_flops,
+    told_s,
+    peak_flops_per_s,
+    CASE WHEN mfu_reason IS NULL THEN model_flops / (told_s * peak_flops_per_s) END AS mfu_share,
+    mfu_reason
+FROM reasoned;
