@@ -411,3 +411,21 @@ class FactCost:
     consumed_unit: str | None = column("Its unit: ConsumedUnit")
     pool_id: str | None = column("Pool by its tag seqscale:pool; NULL without the tag")
     pipeline_id: str | None = column("Run by its tag seqscale:pipeline; NULL without the tag")
+    billing_account_id: str | None = column(
+        "Account that is invoiced: BillingAccountId; NULL when untold", added=True
+    )
+    billing_period_began_unix_ns: int | None = column(
+        "Start of the billing period, UTC: BillingPeriodStart", unit="ns", lower=0, added=True
+    )
+    cut_off_cost: float | None = column(
+        "BilledCost less billed_cost: what rounding to six places took; NULL when nothing",
+        added=True,
+    )
+
+
+@table("dim_setting", key=("setting",), grain="one setting of the runs folder")
+class DimSetting:
+    """What a warehouse must know to be read as it was meant."""
+
+    setting: str = column("Name of the setting: time_zone")
+    value: str = column("Its value; of time_zone the zone in which a day of date_key begins")
