@@ -2,11 +2,11 @@
 
 Money is decimal from text to table. Amounts of more than six places are rounded half to even, line
 by line, and what that takes is kept beside the line, so that the true total can be told. Every line
-is either loaded or refused with its number and a reason; a line whose money, time or currency cannot
-be read is refused whole, since half of it would make the total wrong.
+is either loaded or refused with its number and a reason; a line whose money, time or currency
+cannot be read is refused whole, since half of it would make the total wrong.
 
 Before: focus_files.py reads rows.   After: landing.py keeps them, the views of sql/17x read them.
-Price: about 20 microseconds of Python a line; memory for one batch.
+Price: a line at a time in Python; memory for one batch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TEXT_CHARS = 200
 Values = dict[str, Any]
 
 
-class _Refused(ValueError):
+class _RefusedError(ValueError):
     """A line that cannot be used; its text is the reason."""
 
 
@@ -78,7 +78,7 @@ def looks_like_focus(path: Path) -> bool:
 
 
 def import_bill(path: Path, runs_dir: Path) -> DimImport:
-    """Import a FOCUS export, a file or a folder of its parts, into the landing zone of a runs folder.
+    """Import a FOCUS export, a file or a folder of its parts, into a runs folder's landing zone.
 
     The same bytes are imported once. Parts of one export belong in one folder: of two imports of
     one account and billing period only the later is in force (view bill_line).
@@ -98,7 +98,7 @@ def import_bill(path: Path, runs_dir: Path) -> DimImport:
     if known is not None:
         return known
     with landing_tables(runs_dir) as con:
-        counts = _load(con, import_id, paths)
+        counts = _load(con, import_id, {_name(path, one): one for one in paths})
         about = DimImport(
             import_id=import_id,
             source_kind=SOURCE_KIND,
@@ -174,22 +174,22 @@ def instant(text: str) -> int:
     return (when - _EPOCH) // datetime.timedelta(microseconds=1) * 1000
 
 
-def _load(con: duckdb.DuckDBPyConnection, import_id: str, paths: list[Path]) -> _Counts:
+def _load(con: duckdb.DuckDBPyConnection, import_id: str, paths: dict[str, Path]) -> _Counts:
     """Put every line of the files into fact_cost or fact_import_reject."""
     counts = _Counts()
     loaded: list[Values] = []
     rejects: list[FactImportReject] = []
     lines_before = 0
-    for path in paths:
+    for name, path in paths.items():
         last_line = 0
         for row in focus_files.rows(path):
             counts.num_read += 1
             last_line = row.line
             try:
                 values = _checked(row)
-            except _Refused as refused:
+            except _RefusedError as refused:
                 counts.num_rejected += 1
-                rejects.append(_reject(import_id, row, path, str(refused)))
+                rejects.append(_reject(import_id, row, name, str(refused)))
             else:
                 counts.seen(values)
                 loaded.append({"import_id": import_id, "line": lines_before + row.line} | values)
@@ -198,6 +198,11 @@ def _load(con: duckdb.DuckDBPyConnection, import_id: str, paths: list[Path]) -> 
         lines_before += last_line
     _flush(con, loaded, rejects)
     return counts
+
+
+def _name(root: Path, path: Path) -> str:
+    """Name of a file of an export, with its folders: parts in two of them may be named alike."""
+    return path.relative_to(root).as_posix() if path != root else path.name
 
 
 def _flush(
@@ -210,10 +215,10 @@ def _flush(
     rejects.clear()
 
 
-def _reject(import_id: str, row: RawRow, path: Path, reason: str) -> FactImportReject:
+def _reject(import_id: str, row: RawRow, name: str, reason: str) -> FactImportReject:
     return FactImportReject(
         import_id=import_id,
-        file_name=path.name,
+        file_name=name,
         line=row.line,
         reason=reason,
         text=row.text[:_TEXT_CHARS],
@@ -221,18 +226,18 @@ def _reject(import_id: str, row: RawRow, path: Path, reason: str) -> FactImportR
 
 
 def _checked(row: RawRow) -> Values:
-    """A line's values as fact_cost has them, or _Refused with the reason."""
+    """A line's values as fact_cost has them, or _RefusedError with the reason."""
     if row.fault is not None:
-        raise _Refused(row.fault)
+        raise _RefusedError(row.fault)
     cells = row.cells
     for name in focus_files.NEEDED:
         if cells.get(name) is None:
-            raise _Refused(f"missing_{name}")
+            raise _RefusedError(f"missing_{name}")
     if not re.fullmatch(r"[A-Z]{3}", str(cells["currency"])):
-        raise _Refused("unknown_currency")
+        raise _RefusedError("unknown_currency")
     began, ended = _instant(cells, "charge_began"), _instant(cells, "charge_ended")
     if began is None or ended is None or ended < began:
-        raise _Refused("charge_ends_before_it_begins")
+        raise _RefusedError("charge_ends_before_it_begins")
     amounts, cut_off = _amounts(cells)
     named = tags(cells.get("tags"))
     return {
@@ -257,7 +262,7 @@ def _amounts(cells: dict[str, str | None]) -> tuple[Values, Decimal]:
         try:
             found[name], rest = (None, Decimal(0)) if text is None else money(text)
         except ValueError:
-            raise _Refused(f"unreadable_{name}") from None
+            raise _RefusedError(f"unreadable_{name}") from None
         cut_off = rest if name == "billed_cost" else cut_off
     return found, cut_off
 
@@ -267,14 +272,14 @@ def _instant(cells: dict[str, str | None], name: str) -> int | None:
     try:
         return None if text is None else instant(text)
     except (ValueError, OverflowError):
-        raise _Refused(f"unreadable_{name}") from None
+        raise _RefusedError(f"unreadable_{name}") from None
 
 
 def _quantity(text: str | None) -> float | None:
     if text is None:
         return None
     if len(text) > _MOST_DIGITS or not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
-        raise _Refused("unreadable_consumed_quantity")
+        raise _RefusedError("unreadable_consumed_quantity")
     return float(text)
 
 

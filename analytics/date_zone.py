@@ -36,7 +36,6 @@ def set_time_zone(runs_dir: Path, zone: str) -> None:
     path = runs_dir / SETTINGS_NAME
     fresh = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        runs_dir.mkdir(parents=True, exist_ok=True)
         fresh.write_text(json.dumps({_SETTING: zone}) + "\n", encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
@@ -71,9 +70,7 @@ def time_zone(runs_dir: Path) -> str:
 
 def record(con: duckdb.DuckDBPyConnection, runs_dir: Path) -> None:
     """Put the setting into the warehouse that `con` writes."""
-    con.execute(
-        "INSERT OR REPLACE INTO dim_setting VALUES (?, ?)", [_SETTING, time_zone(runs_dir)]
-    )
+    con.execute("INSERT OR REPLACE INTO dim_setting VALUES (?, ?)", [_SETTING, time_zone(runs_dir)])
 
 
 def _is_known(zone: str) -> bool:

@@ -62,9 +62,7 @@ def landing_tables(runs_dir: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         yield con
 
 
-def insert(
-    con: duckdb.DuckDBPyConnection, table: str, values: Mapping[str, Sequence[Any]]
-) -> None:
+def insert(con: duckdb.DuckDBPyConnection, table: str, values: Mapping[str, Sequence[Any]]) -> None:
     """Add rows to a landing table, given column by column; columns left out are NULL.
 
     values: column -> sequences of one length; a numpy array, or a list in which None is NULL.
@@ -239,9 +237,7 @@ def _write(con: duckdb.DuckDBPyConnection, name: str, record: type, path: Path) 
 
 
 def _copy(con: duckdb.DuckDBPyConnection, rows: str, path: Path) -> None:
-    con.execute(
-        f"COPY ({rows}) TO {quoted(str(path))} (FORMAT parquet, COMPRESSION zstd)"
-    )
+    con.execute(f"COPY ({rows}) TO {quoted(str(path))} (FORMAT parquet, COMPRESSION zstd)")
 
 
 def _has_twins(con: duckdb.DuckDBPyConnection, path: Path, key: tuple[str, ...]) -> bool:

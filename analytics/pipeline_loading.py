@@ -101,9 +101,7 @@ def read_pipeline(folder: Path) -> PipelineRead:
         told = records if attempt == kept else _times_of(folder, attempt, journal)
         about = _about_attempt(folder.name, attempt, told, is_kept=attempt == kept)
         records["dim_attempt"][folder.name, attempt] = about
-    return PipelineRead(
-        attempt=kept, records=records, num_torn=num_torn, num_repeated=num_repeated
-    )
+    return PipelineRead(attempt=kept, records=records, num_torn=num_torn, num_repeated=num_repeated)
 
 
 def replace_pipeline(

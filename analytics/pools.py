@@ -63,8 +63,8 @@ def import_pools(path: Path, runs_dir: Path) -> DimImport:
     if not paths:
         kinds = "; ".join(",".join(needed) for _, needed in _KINDS)
         raise InputError(
-            f"{path}: no CSV file with the columns of pools, teams or allocations is here. Give one "
-            f"whose header has one of: {kinds}."
+            f"{path}: no CSV file with the columns of pools, teams or allocations is here. Give "
+            f"one whose header has one of: {kinds}."
         )
     sha256, num_bytes = digest(paths)
     import_id = sha256[:16]

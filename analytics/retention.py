@@ -32,7 +32,9 @@ FILE_NAME = "retention.json"
 _MINUTE_NS = 60 * 10**9
 _DAY_NS = 86_400 * 10**9
 _SAMPLES = "fact_device_sample"
-_SAME = "{0}.pipeline_id = {1}.pipeline_id AND {0}.host = {1}.host AND {0}.device_id = {1}.device_id"
+_SAME = (
+    "{0}.pipeline_id = {1}.pipeline_id AND {0}.host = {1}.host AND {0}.device_id = {1}.device_id"
+)
 # how far a sample reaches over a gap, for each device as it was when its samples were purged
 Limits = dict[tuple[str, str, str], float]
 

@@ -168,9 +168,7 @@ class FactDeviceMinute:
         "Sum of the intervals whose SM activity is known", unit="s", lower=0
     )
     sm_active_s: float = column("Sum of SM activity x interval", unit="s", lower=0)
-    power_observed_s: float = column(
-        "Sum of the intervals whose power is known", unit="s", lower=0
-    )
+    power_observed_s: float = column("Sum of the intervals whose power is known", unit="s", lower=0)
     energy_j: float = column("Sum of power x interval", unit="J", lower=0)
     max_memory_used_bytes: int | None = column("Most memory in use", unit="bytes", lower=0)
     max_memory_total_bytes: int | None = column("Memory of the device", unit="bytes", lower=0)
@@ -282,9 +280,7 @@ class FactCollective:
     )
     began_unix_ns: int = column("When this rank's wait or kernel began, UTC", unit="ns", lower=0)
     duration_s: float = column("From there to its end", unit="s", lower=0)
-    exposed_s: float | None = column(
-        "Of it, outside compute; NULL when untold", unit="s", lower=0
-    )
+    exposed_s: float | None = column("Of it, outside compute; NULL when untold", unit="s", lower=0)
     straggler_wait_s: float | None = column(
         "Of exposed_s, before the last rank arrived; NULL when arrivals are not known",
         unit="s",

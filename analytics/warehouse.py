@@ -17,6 +17,7 @@ from pathlib import Path
 
 import duckdb
 
+from analytics import date_zone
 from analytics.errors import WarehouseError
 from analytics.import_loading import (
     LandedImport,
@@ -132,9 +133,8 @@ def _load_into(
     """Load into an open warehouse; all of it in one transaction, after the layout's own."""
     with transaction(con):  # one sync to disk, not one for each of the comments
         migrate(con)
-    scratch_folder = tempfile.TemporaryDirectory(
-        prefix=SCRATCH_PREFIX, dir=runs_dir / WORK_NAME
-    )
+        date_zone.record(con, runs_dir)
+    scratch_folder = tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=runs_dir / WORK_NAME)
     with transaction(con), scratch_folder as scratch:
         imports = landed_imports(runs_dir)
         known = known_imports(con)

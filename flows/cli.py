@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from analytics.errors import SeqscaleError
-from flows import compare_command, purge_command
+from flows import advise_command, compare_command, purge_command
 from flows.options import (
     NamingFlags,
     ReadingFlags,
@@ -305,11 +305,16 @@ def load(
         bool,
         typer.Option("--drop-gone", help="With --rebuild: lose what has no source any more."),
     ] = False,
+    time_zone: Annotated[
+        str | None,
+        typer.Option(help="Zone in which a day begins, kept for later loads; UTC if never set."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Load journals and imports into the warehouse and publish it; twice changes nothing."""
     import dataclasses
 
+    from analytics.date_zone import set_time_zone
     from analytics.errors import ConfigError
     from analytics.warehouse import load as load_sources
     from analytics.warehouse import publish, rebuild
@@ -319,6 +324,8 @@ def load(
         raise ConfigError("--rebuild makes the whole warehouse anew; leave the run's folder out")
     if drop_gone and not do_rebuild:
         raise ConfigError("--drop-gone goes with --rebuild; a plain load never drops anything")
+    if time_zone is not None:
+        set_time_zone(runs, time_zone)
     if do_rebuild:
         report = rebuild(runs, drop_gone=drop_gone)
     else:
@@ -353,10 +360,6 @@ def dashboard(
     from flows.dashboard_child import serve
 
     raise typer.Exit(serve(runs_dir, port=port, open_browser=browser))
-
-
-app.command("compare")(compare_command.compare)
-app.command("alerts")(compare_command.alerts)
 
 
 def main() -> None:
@@ -394,6 +397,9 @@ def _print(result: Any, as_json: bool, show: Any) -> None:
         show(result)
 
 
+app.command("compare")(compare_command.compare)
+app.command("alerts")(compare_command.alerts)
+app.command("advise")(advise_command.advise)
 app.command("purge")(purge_command.purge)
 
 

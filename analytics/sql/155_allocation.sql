@@ -1,6 +1,7 @@
 -- allocation: from when to when a device was paid for, by whom and at which price.
 -- Grain: one row per 'allocated' event. Units: ns, hours, money in `currency`.
 -- Reads from: fact_pool_event, dim_pool, dim_run, dim_attempt, fact_step, fact_span.
+-- A release ends the allocation of the run it names, or of any where it names none.
 -- A device is paid for once: an allocation ends at its release, at the next allocation of the same
 -- device, or, where the release is missing, with the last record of its run. A further 'allocated'
 -- event of the same pool and run is a change of price. NULL price: neither the event nor the run
@@ -26,10 +27,14 @@ WITH given AS (
 ),
 
 ends AS (
-    SELECT pool_id, host, device_id, event_unix_ns, min(event) AS event
+    SELECT pool_id, host, device_id, pipeline_id, event_unix_ns, min(event) AS event
     FROM fact_pool_event
     WHERE event <> 'allocated'
-    GROUP BY pool_id, host, device_id, event_unix_ns
+    GROUP BY pool_id, host, device_id, pipeline_id, event_unix_ns
+),
+
+unnamed_ends AS (
+    SELECT * FROM ends WHERE pipeline_id = ''
 ),
 
 last_record AS (
@@ -68,19 +73,29 @@ run_price AS (
 placed AS (
     SELECT
         given.*,
-        ends.event AS end_event,
-        ends.event_unix_ns AS end_unix_ns,
+        CASE
+            WHEN own_end.event_unix_ns <= coalesce(any_end.event_unix_ns, own_end.event_unix_ns)
+                THEN own_end.event
+            ELSE any_end.event
+        END AS end_event,
+        least(own_end.event_unix_ns, any_end.event_unix_ns) AS end_unix_ns,
         last_record.last_unix_ns AS run_last_unix_ns,
         coalesce(last_record.last_unix_ns, last_event.last_unix_ns) AS last_unix_ns,
         coalesce(
             given.next_pool_id = given.pool_id AND given.next_pipeline_id = given.pipeline_id, FALSE
         ) AS is_renewed
     FROM given
-    ASOF LEFT JOIN ends
-        ON given.pool_id = ends.pool_id
-        AND given.host = ends.host
-        AND given.device_id = ends.device_id
-        AND given.event_unix_ns < ends.event_unix_ns
+    ASOF LEFT JOIN ends AS own_end
+        ON given.pool_id = own_end.pool_id
+        AND given.host = own_end.host
+        AND given.device_id = own_end.device_id
+        AND given.pipeline_id = own_end.pipeline_id
+        AND given.event_unix_ns < own_end.event_unix_ns
+    ASOF LEFT JOIN unnamed_ends AS any_end
+        ON given.pool_id = any_end.pool_id
+        AND given.host = any_end.host
+        AND given.device_id = any_end.device_id
+        AND given.event_unix_ns < any_end.event_unix_ns
     LEFT JOIN last_record ON given.pipeline_id = last_record.pipeline_id
     CROSS JOIN last_event
 ),
@@ -92,7 +107,10 @@ ended AS (
             WHEN end_unix_ns <= coalesce(next_unix_ns, end_unix_ns) THEN end_unix_ns
             WHEN is_renewed THEN next_unix_ns
             WHEN next_unix_ns IS NOT NULL
-                THEN least(next_unix_ns, greatest(event_unix_ns, coalesce(run_last_unix_ns, next_unix_ns)))
+                THEN least(
+                    next_unix_ns,
+                    greatest(event_unix_ns, coalesce(run_last_unix_ns, next_unix_ns))
+                )
             ELSE greatest(event_unix_ns, last_unix_ns)
         END AS ended_unix_ns,
         CASE

@@ -6,16 +6,21 @@
 -- utilisation, or of SM activity where that is measured. other_work: sampled and neither.
 -- unobserved: neither step nor sample: it is not idle and not busy, and priced all the same.
 -- cause []: The state: training, other_work, allocated_idle or unobserved
+-- cause_rank []: Its place in the fixed order of dim_cause
 -- seconds [s]: Device time in this state
 -- cost []: Its part of the cost of the allocation on this day
-WITH stepped AS (
+WITH days AS MATERIALIZED (
+    SELECT * FROM allocation_day
+),
+
+stepped AS (
     SELECT
         days.host,
         days.device_id,
         days.pool_id,
         days.began_unix_ns,
         sum(fact_step.window_s) AS step_s
-    FROM allocation_day AS days
+    FROM days
     INNER JOIN dim_rank ON days.host = dim_rank.host AND days.device_id = dim_rank.device_id
     INNER JOIN fact_step
         ON dim_rank.run_id = fact_step.run_id
@@ -55,7 +60,7 @@ sampled AS (
         days.began_unix_ns,
         coalesce(sum(samples.observed_s) FILTER (WHERE active_share <= 0.01), 0) AS idle_s,
         coalesce(sum(samples.observed_s) FILTER (WHERE active_share IS NOT NULL), 0) AS observed_s
-    FROM allocation_day AS days
+    FROM days
     INNER JOIN samples
         ON days.host = samples.host
         AND days.device_id = samples.device_id
@@ -71,7 +76,7 @@ told AS (
         CAST(round(coalesce(stepped.step_s, 0) * 1e9) AS BIGINT) AS step_ns,
         CAST(round(coalesce(sampled.idle_s, 0) * 1e9) AS BIGINT) AS idle_ns,
         CAST(round(coalesce(sampled.observed_s, 0) * 1e9) AS BIGINT) AS observed_ns
-    FROM allocation_day AS days
+    FROM days
     LEFT JOIN stepped USING (host, device_id, pool_id, began_unix_ns)
     LEFT JOIN sampled USING (host, device_id, pool_id, began_unix_ns)
 ),

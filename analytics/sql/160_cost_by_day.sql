@@ -15,22 +15,26 @@ WITH zone AS (
     FROM dim_setting
 ),
 
+given AS MATERIALIZED (
+    SELECT pool_id, host, device_id, pipeline_id, began_unix_ns FROM allocation
+),
+
 rank_pool AS (
     SELECT
         dim_rank.run_id,
         dim_rank.rank,
-        arg_max(allocation.pool_id, allocation.began_unix_ns) AS pool_id
+        arg_max(given.pool_id, given.began_unix_ns) AS pool_id
     FROM dim_rank
-    INNER JOIN allocation
-        ON dim_rank.pipeline_id = allocation.pipeline_id
-        AND dim_rank.host = allocation.host
-        AND dim_rank.device_id = allocation.device_id
+    INNER JOIN given
+        ON dim_rank.pipeline_id = given.pipeline_id
+        AND dim_rank.host = given.host
+        AND dim_rank.device_id = given.device_id
     GROUP BY dim_rank.run_id, dim_rank.rank
 ),
 
 only_pool AS (
     SELECT pipeline_id, any_value(pool_id) AS pool_id
-    FROM allocation
+    FROM given
     WHERE pipeline_id <> ''
     GROUP BY pipeline_id
     HAVING count(DISTINCT pool_id) = 1

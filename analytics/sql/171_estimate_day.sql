@@ -1,6 +1,6 @@
 -- estimate_day: what we reckon that devices cost, by day, pool and pipeline.
 -- Grain: one row per day, pool, pipeline, currency and basis. Units: hours, money in `currency`.
--- Reads from: allocation_day, cost_by_day. From allocations where they are known; a pipeline without
+-- Reads from: allocation_day, cost_by_day, fact_pool_event. From allocations where they are known; a pipeline without
 -- any is reckoned by the windows of its steps.
 -- estimate_basis []: allocated or recorded
 -- device_hours [h]: Device-hours
@@ -25,5 +25,5 @@ SELECT
     CAST(CASE WHEN count(*) = count(cost) THEN sum(cost) END AS DECIMAL(18, 6)),
     currency
 FROM cost_by_day
-WHERE pipeline_id NOT IN (SELECT pipeline_id FROM allocation_day)
+WHERE pipeline_id NOT IN (SELECT pipeline_id FROM fact_pool_event WHERE event = 'allocated')
 GROUP BY date_key, pool_id, pipeline_id, currency;

@@ -24,14 +24,20 @@
 -- rounding_cost []: What rounding the parts to six places leaves
 -- negotiated_discount_cost []: Of the devices: list price less contracted price
 -- commitment_discount_cost []: Of the devices: contracted price less effective price
-WITH billed AS (
+WITH lines AS MATERIALIZED (
+    SELECT * FROM bill_line WHERE is_in_force
+),
+
+days AS MATERIALIZED (
+    SELECT * FROM estimate_day
+),
+
+billed AS (
     SELECT 'pool' AS scope, matched_pool_id AS scope_id, * EXCLUDE (pool_id, pipeline_id)
-    FROM bill_line
-    WHERE is_in_force
+    FROM lines
     UNION ALL
     SELECT 'run', pipeline_id, * EXCLUDE (pool_id, pipeline_id)
-    FROM bill_line
-    WHERE is_in_force
+    FROM lines
 ),
 
 bill AS (
@@ -73,10 +79,10 @@ bill AS (
 
 estimated AS (
     SELECT 'pool' AS scope, pool_id AS scope_id, date_key, currency, device_hours, estimate_cost
-    FROM estimate_day
+    FROM days
     UNION ALL
     SELECT 'run', pipeline_id, date_key, currency, device_hours, estimate_cost
-    FROM estimate_day
+    FROM days
 ),
 
 estimate AS (
@@ -129,66 +135,63 @@ priced AS (
     SELECT
         *,
         CAST(estimate_cost AS DOUBLE) / nullif(estimate_hours, 0) AS estimate_price,
-        device_cost - estimate_cost AS device_difference_cost
+        CASE WHEN is_comparable THEN device_cost - estimate_cost END AS device_difference_cost
     FROM beside
-    WHERE is_comparable
 ),
 
 split AS (
     SELECT
         *,
+        CAST(
+            CASE
+                WHEN NOT is_comparable THEN NULL
+                WHEN scope_id IS NULL OR billed_hours IS NULL THEN 0
+                WHEN estimate_price IS NULL THEN device_difference_cost
+                ELSE round((billed_hours - estimate_hours) * estimate_price, 6)
+            END AS DECIMAL(18, 6)
+        ) AS time_cost,
+        CAST(
+            CASE
+                WHEN NOT is_comparable THEN NULL
+                WHEN scope_id IS NULL OR billed_hours IS NULL OR estimate_price IS NULL THEN 0
+                ELSE round(CAST(device_cost AS DOUBLE) - billed_hours * estimate_price, 6)
+            END AS DECIMAL(18, 6)
+        ) AS price_cost,
         CASE
-            WHEN scope_id IS NULL THEN 0
-            WHEN billed_hours IS NULL THEN 0
-            WHEN estimate_price IS NULL THEN device_difference_cost
-            ELSE round((billed_hours - estimate_hours) * estimate_price, 6)
-        END AS time_cost,
-        CASE
-            WHEN scope_id IS NULL OR billed_hours IS NULL OR estimate_price IS NULL THEN 0
-            ELSE round(CAST(device_cost AS DOUBLE) - billed_hours * estimate_price, 6)
-        END AS price_cost,
-        CASE
-            WHEN scope_id IS NOT NULL AND billed_hours IS NULL THEN device_difference_cost ELSE 0
+            WHEN scope_id IS NOT NULL AND billed_hours IS NULL THEN device_difference_cost
+            ELSE 0 * device_difference_cost
         END AS unsplit_cost,
-        CASE WHEN scope_id IS NULL THEN device_difference_cost ELSE 0 END AS untagged_cost
+        CASE
+            WHEN scope_id IS NULL THEN device_difference_cost ELSE 0 * device_difference_cost
+        END AS untagged_cost
     FROM priced
 )
 
 SELECT
-    beside.scope,
-    beside.scope_id,
-    beside.date_key,
-    beside.currency,
-    beside.estimate_hours,
-    CAST(beside.estimate_cost AS DECIMAL(18, 6)) AS estimate_cost,
-    beside.billed_hours,
-    CAST(beside.billed_cost AS DECIMAL(18, 6)) AS billed_cost,
-    beside.is_comparable,
+    scope,
+    scope_id,
+    date_key,
+    currency,
+    estimate_hours,
+    CAST(estimate_cost AS DECIMAL(18, 6)) AS estimate_cost,
+    billed_hours,
+    CAST(billed_cost AS DECIMAL(18, 6)) AS billed_cost,
+    is_comparable,
     CASE
-        WHEN beside.is_comparable
-            THEN CAST(beside.billed_cost - beside.estimate_cost AS DECIMAL(18, 6))
+        WHEN is_comparable THEN CAST(billed_cost - estimate_cost AS DECIMAL(18, 6))
     END AS difference_cost,
-    CAST(split.time_cost AS DECIMAL(18, 6)) AS time_cost,
-    CAST(split.price_cost AS DECIMAL(18, 6)) AS price_cost,
-    CAST(split.unsplit_cost AS DECIMAL(18, 6)) AS unsplit_cost,
-    CAST(split.untagged_cost AS DECIMAL(18, 6)) AS untagged_cost,
-    CASE WHEN beside.is_comparable THEN CAST(beside.service_cost AS DECIMAL(18, 6)) END
-        AS service_cost,
-    CASE WHEN beside.is_comparable THEN CAST(beside.tax_cost AS DECIMAL(18, 6)) END AS tax_cost,
-    CASE WHEN beside.is_comparable THEN CAST(beside.credit_cost AS DECIMAL(18, 6)) END
-        AS credit_cost,
-    CASE WHEN beside.is_comparable THEN CAST(beside.purchase_cost AS DECIMAL(18, 6)) END
-        AS purchase_cost,
+    time_cost,
+    price_cost,
+    CAST(unsplit_cost AS DECIMAL(18, 6)) AS unsplit_cost,
+    CAST(untagged_cost AS DECIMAL(18, 6)) AS untagged_cost,
+    CASE WHEN is_comparable THEN CAST(service_cost AS DECIMAL(18, 6)) END AS service_cost,
+    CASE WHEN is_comparable THEN CAST(tax_cost AS DECIMAL(18, 6)) END AS tax_cost,
+    CASE WHEN is_comparable THEN CAST(credit_cost AS DECIMAL(18, 6)) END AS credit_cost,
+    CASE WHEN is_comparable THEN CAST(purchase_cost AS DECIMAL(18, 6)) END AS purchase_cost,
     CAST(
-        split.device_difference_cost - CAST(split.time_cost AS DECIMAL(18, 6))
-        - CAST(split.price_cost AS DECIMAL(18, 6)) - split.unsplit_cost - split.untagged_cost
+        device_difference_cost - time_cost - price_cost - unsplit_cost - untagged_cost
         AS DECIMAL(18, 6)
     ) AS rounding_cost,
-    CAST(beside.negotiated_discount_cost AS DECIMAL(18, 6)) AS negotiated_discount_cost,
-    CAST(beside.commitment_discount_cost AS DECIMAL(18, 6)) AS commitment_discount_cost
-FROM beside
-LEFT JOIN split
-    ON beside.scope = split.scope
-    AND beside.scope_id IS NOT DISTINCT FROM split.scope_id
-    AND beside.date_key = split.date_key
-    AND beside.currency IS NOT DISTINCT FROM split.currency;
+    CAST(negotiated_discount_cost AS DECIMAL(18, 6)) AS negotiated_discount_cost,
+    CAST(commitment_discount_cost AS DECIMAL(18, 6)) AS commitment_discount_cost
+FROM split;

@@ -1,0 +1,103 @@
+"""What to change first about a run: the ranked list of `seqscale advise`.
+
+A rule speaks only of what was measured. The bubble is never called waste: `recoverable` is what
+lies above stated floors, and the rest of the bubble is shown beside it. Parts of a step are
+disjoint, and so is what the rules say of them: their sum is at most the bubble.
+
+Before: run_facts.py, the rules.   After: flows/advise_command.py prints it.
+Price: the aggregates of run_facts.py and a bootstrap of 20 groups, per part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import duckdb
+
+from analytics.job_rules import JOB_RULES
+from analytics.run_facts import RunFacts, run_facts, run_ids
+from analytics.run_findings import Advice, Note
+from analytics.step_rules import STEP_RULES
+
+RULES = (*STEP_RULES, *JOB_RULES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunAdvice:
+    """What can be said of one run, most worth first."""
+
+    run_id: str
+    pipeline_id: str
+    arm: str
+    num_steps: int
+    window_s: float  # rank-seconds
+    bubble_s: float
+    recoverable_s: float  # of the bubble
+    currency: str | None
+    device_hour_cost: float | None
+    advice: list[Advice]
+    notes: list[Note]
+
+    def plain(self, days: int = 1) -> dict[str, Any]:
+        """As plain values; `cost_over_days` is what an advice is worth in so many days."""
+        listed = []
+        for rank, advice in enumerate(self.advice, start=1):
+            a_day = advice.cost_per_day
+            over = None if a_day is None else round(a_day * days, 6)
+            listed.append({"rank": rank} | advice.plain() | {"cost_over_days": over})
+        window_s = self.window_s
+        return {
+            "run_id": self.run_id,
+            "pipeline_id": self.pipeline_id,
+            "arm": self.arm,
+            "num_steps": self.num_steps,
+            "window_s": window_s,
+            "bubble_s": self.bubble_s,
+            "bubble_share": self.bubble_s / window_s if window_s else None,
+            "recoverable_s": self.recoverable_s,
+            "recoverable_share": self.recoverable_s / window_s if window_s else None,
+            "currency": self.currency,
+            "device_hour_cost": self.device_hour_cost,
+            "days": days,
+            "advice": listed,
+            "notes": [dataclasses.asdict(note) for note in self.notes],
+        }
+
+
+def advise(con: duckdb.DuckDBPyConnection, name: str) -> list[RunAdvice]:
+    """The advice on the runs that a run_id, a pipeline_id or 'latest' names, baseline first.
+
+    Raises WarehouseError when there is no such run.
+    """
+    return [advise_run(run_facts(con, run_id)) for run_id in run_ids(con, name)]
+
+
+def advise_run(facts: RunFacts) -> RunAdvice:
+    """Every rule's finding about one run, ranked by money of a day, then by time."""
+    findings = [rule(facts) for rule in RULES] if facts.window_s > 0 else [_NO_STEP]
+    advice = [finding for finding in findings if isinstance(finding, Advice)]
+    return RunAdvice(
+        run_id=facts.run["run_id"],
+        pipeline_id=facts.run["pipeline_id"],
+        arm=facts.run["arm"],
+        num_steps=facts.num_steps,
+        window_s=facts.window_s,
+        bubble_s=facts.bubble_s,
+        recoverable_s=sum(a.recoverable_s or 0.0 for a in advice if a.part is not None),
+        currency=facts.run["currency"],
+        device_hour_cost=facts.run["device_hour_cost"],
+        advice=sorted(advice, key=_worth, reverse=True),
+        notes=[finding for finding in findings if isinstance(finding, Note)],
+    )
+
+
+def _worth(advice: Advice) -> tuple[float, float]:
+    return (advice.cost_per_day or 0.0, advice.recoverable_s_per_day or 0.0)
+
+
+_NO_STEP = Note(
+    kind="steps",
+    status="measure_first",
+    text="No step of this run was recorded, so there is nothing to advise on.",
+)

@@ -1,0 +1,429 @@
+"""A bill: exact to six places, each line loaded or refused with a reason; beside the estimate."""
+
+import csv
+import decimal
+import gzip
+import io
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analytics import landing, money, schema
+from analytics.billing import import_bill, instant, looks_like_focus, tags
+from analytics.billing import money as amount
+from analytics.errors import InputError
+from tests.analytics.paper_warehouse import event, pool, price, warehouse_of
+
+AWS = {
+    "BilledCost": "24.00", "EffectiveCost": "24.00", "ListCost": "32.00", "ContractedCost": "24.00",
+    "BillingAccountId": "123", "BillingCurrency": "EUR",
+    "BillingPeriodStart": "2026-11-01T00:00:00Z", "BillingPeriodEnd": "2026-12-01T00:00:00Z",
+    "ChargePeriodStart": "2026-11-30T12:00:00Z", "ChargePeriodEnd": "2026-11-30T13:00:00Z",
+    "ChargeCategory": "Usage", "ProviderName": "AWS",
+    "ServiceName": "Amazon Elastic Compute Cloud", "SkuId": "sku", "RegionId": "eu-west-1",
+    "ResourceId": "i-1", "ResourceType": "instance", "PricingCategory": "Standard",
+    "ConsumedQuantity": "1", "ConsumedUnit": "Hours",
+    "Tags": '{"seqscale:pool": "p", "user:seqscale:pipeline": "a"}', "x_Operation": "RunInstances",
+}  # fmt: skip
+
+
+def written(path: Path, *lines: dict[str, str], columns=tuple(AWS), **how: str) -> Path:
+    """A FOCUS export of these lines, each with what it changes of AWS."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    for line in lines:
+        writer.writerow({k: v for k, v in (AWS | line).items() if k in columns})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = text.getvalue().encode(how.get("encoding", "utf-8"))
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def landed(runs: Path, about: schema.DimImport, table: str = "fact_cost") -> list[dict]:
+    path = runs / landing.FOLDER / about.import_id / f"{table}.parquet"
+    if not path.is_file():
+        return []
+    con = duckdb.connect()
+    cursor = con.execute(f"SELECT * FROM '{path}' ORDER BY line")
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def imported(tmp_path: Path, *lines: dict[str, str], **how) -> list[dict]:
+    path = written(tmp_path / "bill.csv", *lines, **how)
+    return landed(tmp_path / "runs", import_bill(path, tmp_path / "runs"))
+
+
+def reasons(tmp_path: Path, *lines: dict[str, str], **how) -> list[tuple[int, str]]:
+    path = written(tmp_path / "bill.csv", *lines, **how)
+    about = import_bill(path, tmp_path / "runs")
+    assert about.num_read == about.num_loaded + about.num_rejected
+    found = landed(tmp_path / "runs", about, "fact_import_reject")
+    assert len(found) == about.num_rejected
+    return [(row["line"], row["reason"]) for row in found]
+
+
+def test_a_line_of_aws_is_kept_in_our_words(tmp_path):
+    [row] = imported(tmp_path, {})
+    assert row["billed_cost"] == Decimal("24.000000")
+    assert row["list_cost"] == Decimal("32.000000")
+    assert (row["currency"], row["provider"], row["region"]) == ("EUR", "AWS", "eu-west-1")
+    # 30 November 2026, 12:00 UTC
+    assert row["charge_began_unix_ns"] == 1_796_040_000_000_000_000
+    assert row["charge_ended_unix_ns"] - row["charge_began_unix_ns"] == 3_600_000_000_000
+    assert (row["pool_id"], row["pipeline_id"], row["line"]) == ("p", "a", 2)
+    assert row["cut_off_cost"] is None
+
+
+def test_a_line_of_azure_has_tags_without_braces_and_times_without_seconds(tmp_path):
+    azure = {
+        "Tags": '"seqscale:pool": "p","env": "prod"', "ChargePeriodStart": "2026-11-30T00:00Z",
+        "ChargePeriodEnd": "2026-12-01T00:00Z", "ProviderName": "Microsoft",
+        "ServiceName": "Virtual Machines", "ResourceType": "Virtual machine",
+        "ResourceId": "/subscriptions/1/resourceGroups/g/providers/Microsoft.Compute/"
+        "virtualMachines/h1",
+    }  # fmt: skip
+    [row] = imported(tmp_path, azure)
+    assert (row["pool_id"], row["pipeline_id"]) == ("p", None)
+    assert row["charge_ended_unix_ns"] - row["charge_began_unix_ns"] == 86_400 * 10**9
+
+
+@pytest.mark.parametrize("name", ["bill.csv", "bill.csv.gz"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_an_export_may_be_zipped_and_in_any_of_these_encodings(tmp_path, name, encoding):
+    path = written(tmp_path / name, {}, {"SkuId": "señal"}, encoding=encoding)
+    assert looks_like_focus(path)
+    about = import_bill(path, tmp_path / "runs")
+    found = landed(tmp_path / "runs", about)
+    assert [row["sku_id"] for row in found] == ["sku", "señal"]
+
+
+def test_parquet_with_a_map_of_tags_and_decimals_gives_the_same_row_as_csv(tmp_path):
+    [of_csv] = imported(tmp_path, {})
+    money_columns = {"BilledCost", "EffectiveCost", "ListCost", "ContractedCost"}
+    picked = []
+    for name, value in AWS.items():
+        if name == "Tags":
+            picked.append("MAP {'seqscale:pool': 'p', 'seqscale:pipeline': 'a'} AS Tags")
+        elif name in money_columns:
+            picked.append(f"CAST({value} AS DECIMAL(38, 18)) AS {name}")
+        elif name.endswith(("Start", "End")):
+            picked.append(f"CAST('{value}' AS TIMESTAMP) AS {name}")
+        elif name == "ConsumedQuantity":
+            picked.append(f"CAST({value} AS DOUBLE) AS {name}")
+        else:
+            picked.append(f"'{value}' AS {name}")
+    path = tmp_path / "part.parquet"
+    duckdb.connect().execute(f"COPY (SELECT {', '.join(picked)}) TO '{path}'")
+    [row] = landed(tmp_path / "runs", import_bill(path, tmp_path / "runs"))
+    told = ("import_id", "line")  # a Parquet file has no header line
+    assert {k: v for k, v in row.items() if k not in told} == {
+        k: v for k, v in of_csv.items() if k not in told
+    }
+
+
+def test_the_parts_of_a_folder_are_one_export(tmp_path):
+    folder = tmp_path / "export"
+    written(folder / "BILLING_PERIOD=2026-11" / "part-1.csv", {"SkuId": "one"}, {"SkuId": "two"})
+    written(folder / "BILLING_PERIOD=2026-12" / "part-1.csv", {"BillingCurrency": "euro"})
+    (folder / "manifest.json").write_text("{}")
+    about = import_bill(folder, tmp_path / "runs")
+    assert (about.num_files, about.num_read, about.num_rejected) == (2, 3, 1)
+    rejects = landed(tmp_path / "runs", about, "fact_import_reject")
+    assert [row["file_name"] for row in rejects] == ["BILLING_PERIOD=2026-12/part-1.csv"]
+
+
+def test_the_same_bytes_are_imported_once(tmp_path):
+    path = written(tmp_path / "bill.csv", {})
+    first = import_bill(path, tmp_path / "runs")
+    again = written(tmp_path / "other-name.csv", {})
+    assert import_bill(again, tmp_path / "runs") == first
+    assert len(landing.landed(tmp_path / "runs")) == 1
+
+
+def test_places_beyond_six_are_rounded_to_even_and_the_rest_is_told(tmp_path):
+    # half-way cases go to the even neighbour; the true total is 0.0000020000
+    found = imported(
+        tmp_path, {"BilledCost": "0.0000005"}, {"BilledCost": "0.0000015"}, {"BilledCost": "-1e-9"}
+    )
+    assert [row["billed_cost"] for row in found] == [
+        Decimal("0.000000"), Decimal("0.000002"), Decimal("0.000000"),
+    ]  # fmt: skip
+    assert [row["cut_off_cost"] for row in found] == [5e-7, -5e-7, -1e-9]
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9))
+def test_an_amount_and_what_was_cut_off_add_up_exactly(value):
+    text = format(value, "f")
+    if len(text) <= 60:
+        kept, rest = amount(text)
+        assert decimal.Context(prec=100).add(kept, rest) == value
+        assert abs(rest) <= Decimal("0.0000005")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"BilledCost": ""}, "missing_billed_cost"),
+        ({"BilledCost": "12,5"}, "unreadable_billed_cost"),
+        ({"BilledCost": "1,234.50"}, "unreadable_billed_cost"),
+        ({"BilledCost": "NaN"}, "unreadable_billed_cost"),
+        ({"BilledCost": "1e999"}, "unreadable_billed_cost"),
+        ({"ListCost": "free"}, "unreadable_list_cost"),
+        ({"BillingCurrency": "Euro"}, "unknown_currency"),
+        ({"BillingCurrency": ""}, "missing_currency"),
+        ({"ChargePeriodStart": "30/11/2026"}, "unreadable_charge_began"),
+        ({"ChargePeriodStart": "0001-01-01T00:00:00Z"}, "unreadable_charge_began"),
+        ({"ChargePeriodEnd": "2026-11-30T11:00:00Z"}, "charge_ends_before_it_begins"),
+        ({"BillingPeriodStart": "November"}, "unreadable_period_began"),
+        ({"ConsumedQuantity": "many"}, "unreadable_consumed_quantity"),
+        ({"ChargeCategory": ""}, "missing_charge_category"),
+    ],
+)
+def test_a_line_that_cannot_be_trusted_is_refused_with_its_reason(tmp_path, change, reason):
+    assert reasons(tmp_path, {}, change) == [(3, reason)]
+
+
+def test_a_line_of_too_few_cells_is_refused_and_a_blank_one_is_none(tmp_path):
+    path = written(tmp_path / "bill.csv", {})
+    path.write_text(path.read_text() + "\n\n1.5,EUR\n")
+    about = import_bill(path, tmp_path / "runs")
+    [reject] = landed(tmp_path / "runs", about, "fact_import_reject")
+    assert (reject["reason"], reject["line"], reject["text"]) == (
+        "wrong_number_of_cells", 5, "1.5,EUR",
+    )  # fmt: skip
+    assert (about.num_read, about.num_loaded) == (2, 1)
+
+
+def test_credits_are_negative_and_optional_columns_may_be_missing(tmp_path):
+    columns = ("BilledCost", "BillingCurrency", "ChargePeriodStart", "ChargePeriodEnd",
+               "ChargeCategory")  # fmt: skip
+    credit = {"BilledCost": "-5.25", "ChargeCategory": "Credit"}
+    [row] = imported(tmp_path, credit, columns=columns)
+    assert row["billed_cost"] == Decimal("-5.250000")
+    assert row["service_name"] is row["list_cost"] is row["pool_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"seqscale:pool": "p"}', {"seqscale:pool": "p"}),
+        ('"seqscale:pool": "p", "b": "c"', {"seqscale:pool": "p", "b": "c"}),
+        ("{seqscale:pool=p, b=c}", {"seqscale:pool": "p", "b": "c"}),
+        ('{"Seqscale:Pool": "p"}', {"seqscale:pool": "p"}),
+        ("[1, 2]", {}),
+        ("null", {}),
+        ("", {}),
+        (None, {}),
+        ("{" * 5000, {}),
+    ],
+)
+def test_tags_are_read_in_every_form_that_clouds_write(text, found):
+    assert tags(text) == found
+
+
+def test_a_time_keeps_its_offset_and_has_none_only_in_utc():
+    assert instant("2026-11-30T12:00:00+01:00") == instant("2026-11-30 11:00:00")
+    assert instant("2026-11-30") == instant("2026-11-30T00:00Z")
+    with pytest.raises(ValueError, match="Invalid isoformat"):
+        instant("noon")
+
+
+def test_a_file_of_another_form_is_no_bill(tmp_path):
+    other = tmp_path / "other.csv"
+    other.write_text("index, timestamp, utilization.gpu [%]\n0, now, 5 %\n")
+    assert not looks_like_focus(other)
+    with pytest.raises(InputError, match="not a cost export in the FOCUS format"):
+        import_bill(other, tmp_path / "runs")
+    for data in (b"", b"\x1f\x8b\x08", b"PAR1", b"\x00" * 100, b"\xff\xfe\x00"):
+        other.write_bytes(data)
+        assert not looks_like_focus(other)
+    assert not looks_like_focus(tmp_path / "nowhere")
+
+
+def test_a_file_that_was_cut_short_is_refused_whole(tmp_path):
+    lines = [{"SkuId": f"{i * 7919 % 10007:x}"} for i in range(3000)]
+    path = written(tmp_path / "bill.csv.gz", *lines)
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(InputError, match="cut short or damaged"):
+        import_bill(path, tmp_path / "runs")
+    assert landing.landed(tmp_path / "runs") == []
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.lists(st.text(max_size=12), max_size=8), max_size=6), st.binary(max_size=40))
+def test_whatever_follows_the_header_is_loaded_or_refused_never_lost(tmp_path, lines, tail):
+    columns = ("BilledCost", "BillingCurrency", "ChargePeriodStart", "ChargePeriodEnd",
+               "ChargeCategory")  # fmt: skip
+    path = written(tmp_path / "bill.csv", {}, columns=columns)
+    text = io.StringIO()
+    csv.writer(text).writerows(lines)
+    path.write_bytes(path.read_bytes() + text.getvalue().encode("utf-8", "replace") + tail)
+    about = import_bill(path, tmp_path / "runs")
+    assert about.num_read == about.num_loaded + about.num_rejected
+    assert about.num_loaded >= 1
+
+
+# beside the estimate
+
+
+def bill_line(line: int, **changes) -> schema.FactCost:
+    values = dict.fromkeys(c.name for c in schema.columns(schema.FactCost))
+    values |= dict(
+        import_id="i1", line=line, charge_began_unix_ns=instant("2026-11-30T12:00Z"),
+        charge_ended_unix_ns=instant("2026-11-30T13:00Z"), charge_category="Usage",
+        billed_cost=Decimal("20"), effective_cost=Decimal("20"), list_cost=Decimal("32"),
+        contracted_cost=Decimal("24"), currency="EUR", service_name="Virtual Machines",
+        consumed_quantity=1.0, consumed_unit="Hours", pool_id="p", billing_account_id="x",
+        billing_period_began_unix_ns=instant("2026-11-01"),
+    )  # fmt: skip
+    return schema.FactCost(**(values | changes))
+
+
+def export(import_id: str, imported_unix_ns: int) -> schema.DimImport:
+    values = dict.fromkeys(c.name for c in schema.columns(schema.DimImport))
+    values |= dict(
+        import_id=import_id, source_kind="focus_bill", source_name="bill.csv", source_sha256="0",
+        num_bytes=1, num_files=1, num_read=1, num_loaded=1, num_rejected=0, num_records=1,
+        num_conflicts=0, imported_unix_ns=imported_unix_ns, pipeline_id="",
+    )  # fmt: skip
+    return schema.DimImport(**values)
+
+
+PARTS = ("time_cost", "price_cost", "unsplit_cost", "untagged_cost", "service_cost", "tax_cost",
+         "credit_cost", "purchase_cost", "rounding_cost")  # fmt: skip
+
+
+def beside(*records, scope: str = "pool") -> list[dict]:
+    """The rows, each without the parts that are 0."""
+    with warehouse_of(*records) as con:
+        found = money.bill_vs_estimate(con, scope)
+        exact = con.execute(
+            f"SELECT difference_cost = {' + '.join(PARTS)} FROM bill_vs_estimate "
+            "WHERE is_comparable"
+        ).fetchall()
+    assert all(row[0] for row in exact)
+    return [{k: v for k, v in row.items() if k not in PARTS or v} for row in found]
+
+
+def test_the_difference_is_time_and_price_and_what_else_was_billed():
+    # recorded: 4 device-hours at 3 = 12. Billed: 8 device-hours for 20, storage 1.5, tax 2,
+    # a credit of 4: 19.5 in all.
+    # time: 4 hours more at 3 = 12; price: 20 - 8 x 3 = -4
+    events = [event(0), event(4, "released")]
+    found = beside(
+        *events, pool(), price(),
+        bill_line(1),
+        bill_line(2, billed_cost=Decimal("1.5"), service_name="Storage", consumed_unit="GB-Mo"),
+        bill_line(3, billed_cost=Decimal("2"), charge_category="Tax"),
+        bill_line(4, billed_cost=Decimal("-4"), charge_category="Credit"),
+    )  # fmt: skip
+    [row] = found
+    assert (row["scope_id"], row["date_key"], row["currency"]) == ("p", "2026-11-30", "EUR")
+    assert (row["estimate_hours"], row["estimate_cost"]) == (4.0, 12.0)
+    assert (row["billed_hours"], row["billed_cost"]) == (8.0, 19.5)
+    assert row["difference_cost"] == 7.5
+    assert {name: row[name] for name in PARTS if name in row} == {
+        "time_cost": 12.0, "price_cost": -4.0, "service_cost": 1.5, "tax_cost": 2.0,
+        "credit_cost": -4.0,
+    }  # fmt: skip
+    # own discounts: 32 listed, 24 contracted, 20 effective
+    assert (row["negotiated_discount_cost"], row["commitment_discount_cost"]) == (8.0, 4.0)
+    assert row["message"] is None
+
+
+def test_a_line_without_a_tag_belongs_to_the_pool_of_its_host():
+    untagged = dict(pool_id=None, resource_id="/subscriptions/1/virtualMachines/H1")
+    events = [event(0), event(4, "released")]
+    [row] = beside(*events, pool(), price(), bill_line(1, **untagged))
+    assert row["scope_id"] == "p"
+
+
+def test_what_names_no_pool_is_untagged_and_its_difference_is_that():
+    stranger = bill_line(1, pool_id=None, resource_id="i-unknown")
+    [row] = beside(stranger)
+    assert (row["scope_id"], row["untagged_cost"], row["difference_cost"]) == (None, 20.0, 20.0)
+
+
+def test_without_devices_per_instance_time_and_price_stay_one():
+    [row] = beside(event(0), event(4, "released"), bill_line(1))
+    # billed 20, reckoned 12
+    assert (row["unsplit_cost"], row["billed_hours"]) == (8.0, None)
+
+
+def test_two_currencies_are_not_summed_and_it_is_said():
+    found = beside(event(0), event(4, "released"), bill_line(1, currency="USD"))
+    assert [(row["currency"], row["difference_cost"]) for row in found] == [
+        ("EUR", None), ("USD", None),
+    ]  # fmt: skip
+    assert all("EUR and USD" in row["message"] for row in found)
+
+
+def test_a_run_has_its_bill_by_its_tag_and_its_estimate_by_its_steps(paper):
+    # no allocation is known: 8 s of two ranks at 9 an hour are 0.02
+    steps = [paper.step("baseline", rank, 0, pipeline_id="a") for rank in range(2)]
+    tagged = bill_line(1, pipeline_id="a", billed_cost=Decimal("0.05"))
+    [row] = beside(paper.run("baseline", pipeline_id="a"), *steps, tagged, scope="run")
+    assert (row["scope_id"], row["estimate_cost"], row["difference_cost"]) == ("a", 0.02, 0.03)
+
+
+def test_a_later_export_of_the_same_period_replaces_the_one_before():
+    lines = [bill_line(1), bill_line(1, import_id="i2", billed_cost=Decimal("25"))]
+    other_account = bill_line(1, import_id="i3", billing_account_id="y", billed_cost=Decimal("7"))
+    exports = [export("i1", 1), export("i2", 2), export("i3", 0)]
+    with warehouse_of(*lines, other_account, *exports) as con:
+        found = {row["import_id"]: row for row in money.bills(con)}
+        total = money.bill_vs_estimate(con)[0]["billed_cost"]
+    assert found["i1"]["billed_cost_in_force"] is None
+    assert (found["i1"]["num_lines"], found["i1"]["num_lines_in_force"]) == (1, 0)
+    assert total == 32.0  # 25 + 7
+
+
+AMOUNTS = st.decimals("-1000", "1000", places=6)
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.tuples(
+            AMOUNTS, st.sampled_from(["Usage", "Tax", "Credit", "Purchase"]),
+            st.sampled_from(["p", "q", None]), st.sampled_from(["Hours", "GB"]),
+            st.floats(0, 100),
+        ),
+        max_size=8,
+    ),
+    st.floats(0, 9),
+)  # fmt: skip
+def test_the_parts_add_up_to_the_difference_and_the_scopes_to_the_bill(told, rate):
+    lines = [
+        bill_line(number, billed_cost=cost, charge_category=category, pool_id=pool_id,
+                  consumed_unit=unit, consumed_quantity=quantity)
+        for number, (cost, category, pool_id, unit, quantity) in enumerate(told)
+    ]  # fmt: skip
+    records = [event(0, device_hour_cost=rate), event(4.5, "released"), pool(), price(), *lines]
+    whole = sum((line.billed_cost for line in lines), Decimal(0))
+    with warehouse_of(*records) as con:
+        found = con.execute(
+            f"SELECT sum(billed_cost), bool_and(difference_cost = {' + '.join(PARTS)}) "
+            "FROM bill_vs_estimate GROUP BY scope"
+        ).fetchall()
+    assert found == [(whole, True), (whole, True)]
+
+
+def test_an_import_says_of_itself_what_it_was(tmp_path):
+    path = written(tmp_path / "bill.csv", {})
+    about = import_bill(path, tmp_path / "runs")
+    kept = json.loads(
+        (tmp_path / "runs" / "telemetry" / about.import_id / "manifest.json").read_text()
+    )
+    assert (kept["source_kind"], kept["num_records"]) == ("focus_bill", 1)
