@@ -91,8 +91,6 @@ def kernels_that_count(trace: Trace, *, drop_last_step: bool) -> tuple[np.ndarra
     is_eligible = np.ones(len(trace.launch_ns), bool)
     if steps and drop_last_step:
         is_eligible = trace.launch_ns < max(step.start_ns for step in steps)
-    elif steps:
-        is_eligible = trace.launch_ns <= max(step.end_ns for step in steps)
     is_eligible &= trace.launch_correlation >= 0
     launched, found = launch_of(
         trace.correlation, trace.launch_correlation[is_eligible], trace.launch_ns[is_eligible]
