@@ -20,6 +20,7 @@ import typer
 
 from analytics.errors import SeqscaleError
 from flows import advise_command, compare_command, purge_command
+from flows.analyzing import analyze_trace
 from flows.options import (
     NamingFlags,
     ReadingFlags,
@@ -397,6 +398,7 @@ def _print(result: Any, as_json: bool, show: Any) -> None:
         show(result)
 
 
+app.command("analyze-trace")(analyze_trace)
 app.command("compare")(compare_command.compare)
 app.command("alerts")(compare_command.alerts)
 app.command("advise")(advise_command.advise)

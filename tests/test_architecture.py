@@ -25,6 +25,7 @@ LIBRARIES = {
     "psutil": ["analytics/telemetry/"],
     "pynvml": ["analytics/telemetry/"],
     "numpy": ["analytics/", "training/"],
+    "orjson": ["analytics/kineto/"],
     "typer": ["flows/"],
     "rich": ["flows/"],
 }

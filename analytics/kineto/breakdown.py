@@ -1,7 +1,7 @@
 """The breakdown of device time as HolisticTraceAnalysis defines it, for comparison with it.
 
 Its rules, kept: only kernels whose launch is in the trace and began before the last ProfilerStep
-did (all, when there is at most one); time runs from the first kernel's start to the last one's
+did (all of the trace, when it has at most one step); time runs from the first kernel's start to the last one's
 end; copies are neither idle nor compute; idle causes are told stream by stream, each gap between
 one kernel's end and the next one's start. What differs, and why, is in docs/traces.md.
 
@@ -86,16 +86,20 @@ def breakdown(
 
 
 def kernels_that_count(trace: Trace, *, drop_last_step: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(places of the device events that HTA counts, sorted by start; start of each's launch)."""
-    steps = [mark for mark in trace.marks if mark.what == STEP]
-    is_eligible = np.ones(len(trace.launch_ns), bool)
-    if steps and drop_last_step:
-        is_eligible = trace.launch_ns < max(step.start_ns for step in steps)
-    is_eligible &= trace.launch_correlation >= 0
+    """(places of the device events that count, sorted by start; start of each's launch [ns]).
+
+    A launch that is not in the trace is told as long ago: nothing waited for it.
+    """
+    steps = [mark.start_ns for mark in trace.marks if mark.what == STEP]
+    is_known = trace.launch_correlation >= 0
     launched, found = launch_of(
-        trace.correlation, trace.launch_correlation[is_eligible], trace.launch_ns[is_eligible]
+        trace.correlation, trace.launch_correlation[is_known], trace.launch_ns[is_known]
     )
-    place = np.flatnonzero(found & (trace.stream >= 0))
+    launched = np.where(found, launched, -(2**62))
+    counts = trace.stream >= 0
+    if steps and drop_last_step:
+        counts &= found & (launched < max(steps))
+    place = np.flatnonzero(counts)
     return place, launched[place]
 
 
