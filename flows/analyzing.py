@@ -103,7 +103,8 @@ def _line(one: dict[str, Any]) -> str:
     overlap = one["overlap_share"]
     figures = [one["idle_us"], one["compute_us"], one["non_compute_us"]]
     told = ["-" if figure is None else f"{figure:.0f}" for figure in figures]
+    overlapped = "-" if overlap is None else f"{overlap:.1%}"
     return (
         f"{one['rank']:>4} {window_s * 1e3:>10.3f} {text} "
-        f"{'-' if overlap is None else f'{overlap:.1%}':>8} {told[0]:>8} {told[1]:>11} {told[2]:>15}"
+        f"{overlapped:>8} {told[0]:>8} {told[1]:>11} {told[2]:>15}"
     )

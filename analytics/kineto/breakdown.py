@@ -1,9 +1,9 @@
 """The breakdown of device time as HolisticTraceAnalysis defines it, for comparison with it.
 
 Its rules, kept: only kernels whose launch is in the trace and began before the last ProfilerStep
-did (all of the trace, when it has at most one step); time runs from the first kernel's start to the last one's
-end; copies are neither idle nor compute; idle causes are told stream by stream, each gap between
-one kernel's end and the next one's start. What differs, and why, is in docs/traces.md.
+did (all of the trace, when it has at most one step); time runs from the first kernel's start to
+the last one's end; copies are neither idle nor compute; idle causes are told stream by stream, each
+gap between one kernel's end and the next one's start. What differs, and why, is in docs/traces.md.
 
 Before: reading.py gives a trace.   After: analysis.py shows these figures beside our own parts.
 Price: a few sorts.

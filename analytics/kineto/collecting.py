@@ -32,7 +32,7 @@ _COLUMNS = {
     LAUNCH: ("start", "end", "correlation", "thread"),
     OPERATOR: ("start", "end"),
 }
-_NUMBERS = frozenset({int, float})
+_NUMBERS: frozenset[Any] = frozenset({int, float})
 _LARGEST = 2**52
 
 
@@ -148,9 +148,14 @@ class Collected:
                 group = args.get("Process Group Name")
                 self.marks.append(
                     Mark(
-                        *marking, start, end, self._thread(event), bytes_told(args),
-                        group if isinstance(group, str) else None,
-                    )  # fmt: skip
+                        what=marking[0],
+                        label=marking[1],
+                        start_ns=start,
+                        end_ns=end,
+                        thread=self._thread(event),
+                        sent_bytes=bytes_told(args),
+                        group=group if isinstance(group, str) else None,
+                    )
                 )
 
     def _kind(self, category: str) -> str:
@@ -208,8 +213,8 @@ def _told(event: dict[str, Any]) -> dict[str, Any] | None:
 
 def _whole(value: object) -> int:
     """A whole number of an event, also as text such as 'stream 7'; -1 where there is none."""
-    if value.__class__ is int:
-        return value if -1 <= value < 2**62 else -1  # type: ignore[operator,return-value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if -1 <= value < 2**62 else -1
     if isinstance(value, str):
         digits = value.rpartition(" ")[2]
         return int(digits) if digits.isdecimal() and len(digits) < 18 else -1

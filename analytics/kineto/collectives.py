@@ -127,9 +127,7 @@ def waits(own: Sequence[Collective], comm: np.ndarray, base_unix_ns: int) -> np.
         for one in told
         if one.last_arrived_ns is not None and one.last_arrived_ns > one.arrived_ns
     ]
-    return intervals.overlap(
-        intervals.union(np.array(spans, np.int64).reshape(-1, 2)), comm
-    )
+    return intervals.overlap(intervals.union(np.array(spans, np.int64).reshape(-1, 2)), comm)
 
 
 def _on_host(trace: Trace, rank: int, tiles: Windows) -> list[Collective]:
@@ -151,7 +149,7 @@ def _numbered(
     made.sort()
     nth: dict[tuple[int, str | None, str], int] = defaultdict(int)
     found = []
-    for (when, start, end, kind, group, size, sent), window in zip(
+    for (_, start, end, kind, group, size, sent), window in zip(
         made, tiles.of(np.array([row[0] for row in made], np.int64)).tolist(), strict=True
     ):
         if not 0 <= window < len(tiles.steps):

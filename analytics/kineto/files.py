@@ -26,6 +26,9 @@ _GZIP = b"\x1f\x8b"
 _NAMES = (".json", ".json.gz", ".tar.gz", ".tgz", ".tar")
 
 
+Readable = IO[bytes] | io.RawIOBase | io.BufferedIOBase
+
+
 @dataclasses.dataclass(frozen=True)
 class Source:
     """One trace: its name, and its bytes, decompressed."""
@@ -62,7 +65,7 @@ def sources(path: Path, *, max_bytes: int = MAX_BYTES) -> Iterator[Source]:
     Raises InputError when it cannot be read, is broken, or grows beyond max_bytes.
     """
     with guarded(path.name), path.open("rb") as raw:
-        opened: IO[bytes] = raw
+        opened: Readable = raw
         if raw.peek(2)[:2] == _GZIP:
             opened = gzip.GzipFile(fileobj=raw)
         bounded = _Bounded(opened, path.name, max_bytes)
@@ -94,7 +97,8 @@ class guarded:  # noqa: N801 - a context manager reads as a verb
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, EOFError | gzip.BadGzipFile | zlib.error | tarfile.TarError):
             raise InputError(
-                f"{self.name}: the compressed file is broken or ends early ({error}). Copy it again."
+                f"{self.name}: the compressed file is broken or ends early ({error}). "
+                "Copy it again."
             ) from error
         if isinstance(error, OSError):
             raise InputError(
@@ -105,14 +109,14 @@ class guarded:  # noqa: N801 - a context manager reads as a verb
 class _Bounded(io.RawIOBase):
     """A file that refuses to give more than so many bytes."""
 
-    def __init__(self, inside: IO[bytes], name: str, max_bytes: int) -> None:
+    def __init__(self, inside: Readable, name: str, max_bytes: int) -> None:
         self._inside, self._name, self._left, self._max = inside, name, max_bytes, max_bytes
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        block = self._inside.read(size if size >= 0 else BLOCK_BYTES)
+        block = self._inside.read(size if size >= 0 else BLOCK_BYTES) or b""
         self._left -= len(block)
         if self._left < 0:
             raise InputError(
@@ -122,7 +126,7 @@ class _Bounded(io.RawIOBase):
         return block
 
 
-def _blocks(start: bytes, opened: IO[bytes] | io.RawIOBase, name: str) -> Iterator[bytes]:
+def _blocks(start: bytes, opened: Readable, name: str) -> Iterator[bytes]:
     if start:
         yield start
     while True:

@@ -120,12 +120,13 @@ def _run(
         num_steps=max(len(one.tiles.steps) for one in analysis.ranks), num_epochs=None,
         global_batch_sequences=None, predicted_straggler_share=None, bound_straggler_share=None,
         collision_share=None, instance_type=None, device_hour_cost=cost, currency=currency,
-        started_unix_ns=about.first_unix_ns or 0, seqscale_version=_version(),
+        started_unix_ns=about.first_unix_ns or 0, seqscale_version=seqscale_version(),
         transport=None, precision=None, micro_batches=None, table_optimizer=None,
     )  # fmt: skip
 
 
-def _version() -> str:
+def seqscale_version() -> str:
+    """The version of seqscale that is installed."""
     try:
         return metadata.version("seqscale")
     except metadata.PackageNotFoundError:

@@ -68,7 +68,8 @@ class Trace:
 
     def of_class(self, its_class: int) -> np.ndarray:
         """Start and end of the device events of one class."""
-        return self.spans[self.its_class == its_class]
+        spans: np.ndarray = self.spans[self.its_class == its_class]
+        return spans
 
 
 def read(path: Path, *, max_bytes: int = files.MAX_BYTES) -> Iterator[Trace]:
@@ -213,5 +214,3 @@ def _device_names(properties: object) -> tuple[str, ...]:
     return tuple(
         str(device.get("name", "")) if isinstance(device, dict) else "" for device in properties
     )
-
-
