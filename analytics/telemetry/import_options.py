@@ -1,0 +1,83 @@
+"""What a person can tell about a log that the log itself does not.
+
+Before: the command line.   After: importing.py hands it to every importer.
+Price: nothing is guessed; what is needed and was not told ends in a question, see the messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zoneinfo
+
+from analytics.errors import ConfigError
+
+KINDS = (
+    "nvidia_smi_csv",
+    "nvidia_smi_dmon",
+    "nvidia_smi_xml",
+    "nvidia_smi_capture",
+    "dcgm_text",
+    "promql_json",
+    "mlflow_sqlite",
+    "mlflow_store",
+    "mlflow_json",
+    "mlflow_csv",
+)
+UNTOLD_HOST = "unknown"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """What was told about one import; None is untold.
+
+    started_unix_ns: when a log of elapsed seconds, or one without times, began [ns, UTC].
+    taken_unix_ns: when a log that holds one moment was taken [ns, UTC].
+    interval_s: time between the samples of a log without times [s].
+    clock_offset_ns: how far the source's clock was ahead of UTC [ns]; taken off every time.
+    fields: names of the columns of a CSV without a header, as --query-gpu names them.
+    renamed: column of a CSV -> the --query-gpu field that it is.
+    Raises ConfigError when a value is out of its bounds or the zone is unknown.
+    """
+
+    kind: str | None = None
+    host: str | None = None
+    time_zone: str | None = None
+    day_first: bool | None = None
+    started_unix_ns: int | None = None
+    taken_unix_ns: int | None = None
+    interval_s: float | None = None
+    pipeline_id: str = ""
+    clock_offset_ns: int | None = None
+    clock_uncertainty_ns: int | None = None
+    fields: tuple[str, ...] | None = None
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check what could be mistyped."""
+        if self.kind is not None and self.kind not in KINDS:
+            raise ConfigError(
+                f"--kind is {self.kind!r}; expected one of {', '.join(KINDS)}, or leave it out "
+                "and the form is found by content."
+            )
+        if self.interval_s is not None and not 0 < self.interval_s <= 86_400:
+            raise ConfigError(
+                f"--interval is {self.interval_s!r}; expected seconds above 0, a day at most."
+            )
+        if self.host is not None and not self.host.strip():
+            raise ConfigError("--host is empty; give the name of the host, or leave it out.")
+        if self.time_zone is not None:
+            zone(self.time_zone)
+
+
+def zone(name: str) -> zoneinfo.ZoneInfo:
+    """The time zone of this name.
+
+    Raises ConfigError for a name that the time zone database does not have.
+    """
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"--time-zone is {name!r}, which is no zone that this system knows. Give a name such "
+            "as Europe/Madrid or UTC."
+        ) from error

@@ -1,0 +1,301 @@
+"""Imports logs of devices into the landing zone: one file, or each file of a folder.
+
+A file is imported once: its import is named by the SHA-256 of its bytes, and the same bytes again
+change nothing. Every row is loaded or rejected with line and reason. Files of a form that is not
+known, and files that leave a question open, are refused with what to do; the others are imported.
+
+Before: `seqscale import-telemetry`.   After: analytics/warehouse.py loads the landing zone.
+Price: one pass to name the file and one to read it; the rows lie on disk until they are landed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from analytics import landing
+from analytics.errors import ConfigError, InputError, SeqscaleError
+from analytics.records import columns, table_key
+from analytics.schema import DimImport, FactDeviceSample
+from analytics.sources.files import file_sha256, shown, unreadable
+from analytics.telemetry import mlflow_system_metrics as mlflow_metrics
+from analytics.telemetry.bounded_text import decoded, head, is_packed, numbered_lines, unpacked
+from analytics.telemetry.dcgm_text import import_dcgm_text
+from analytics.telemetry.gathering import Gathering
+from analytics.telemetry.import_options import ImportOptions
+from analytics.telemetry.json_documents import read_json
+from analytics.telemetry.nvidia_smi_capture import import_capture
+from analytics.telemetry.nvidia_smi_csv import import_csv
+from analytics.telemetry.nvidia_smi_dmon import import_dmon
+from analytics.telemetry.nvidia_smi_xml import import_xml
+from analytics.telemetry.promql_json import import_promql, looks_like_promql
+from analytics.telemetry.recognising import BILL, DUMP, TRACE, form_of, is_trace_tar
+
+IMPORTED, ALREADY, REFUSED = "imported", "already", "refused"
+_MOST_FILES = 10_000
+_OF_LINES: dict[str, Callable[..., None]] = {
+    "nvidia_smi_csv": import_csv,
+    "nvidia_smi_dmon": import_dmon,
+    "nvidia_smi_xml": import_xml,
+    "nvidia_smi_capture": import_capture,
+    "dcgm_text": import_dcgm_text,
+    "mlflow_csv": mlflow_metrics.import_table,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one file or folder; JSON-able through dataclasses.asdict.
+
+    status: 'imported', 'already' (the same bytes were imported before) or 'refused'.
+    rejected: reason -> rows. left_out: reason -> figures whose row stayed. flags: rows that were
+    loaded and whose time is odd.
+    """
+
+    path: str
+    status: str
+    reason: str | None = None  # why it was refused, or what 'already' stands for
+    about: DimImport | None = None
+    rejected: dict[str, int] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, int] = dataclasses.field(default_factory=dict)
+    flags: dict[str, int] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def import_telemetry(
+    path: Path, runs_dir: Path, options: ImportOptions | None = None
+) -> list[Outcome]:
+    """Import a file, or every file of a folder; one outcome for each, in the order of names.
+
+    Raises WarehouseError when the landing zone cannot be written. What is wrong with a file is its
+    outcome.
+    """
+    told = options or ImportOptions()
+    try:
+        found = _sources(path)
+    except InputError as error:
+        return [Outcome(path=str(path), status=REFUSED, reason=str(error))]
+    outcomes = []
+    for source in found:
+        try:
+            outcomes.append(_import_one(source, runs_dir, told))
+        except (InputError, ConfigError) as error:
+            outcomes.append(Outcome(path=str(source), status=REFUSED, reason=str(error)))
+    return outcomes
+
+
+def _sources(path: Path) -> list[Path]:
+    """What to import one by one: a file, a folder that is one import, or a folder's files."""
+    try:
+        if path.is_file() or (path.is_dir() and mlflow_metrics.looks_like_store(path)):
+            return [path]
+        if not path.is_dir():
+            raise InputError(f"{shown(path)}: there is no such file or folder. Check the path.")
+        if any(path.glob("journal/*/*.jsonl")) or any(path.glob("*/*journal/*/*.jsonl")):
+            raise InputError(
+                f"{shown(path)}: these are journals of seqscale itself. 'seqscale load --runs-dir "
+                f"{shown(path)}' loads them."
+            )
+        found = sorted(
+            one for one in path.rglob("*") if one.is_file() and not one.name.startswith(".")
+        )
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if not found:
+        raise InputError(f"{shown(path)}: the folder holds no file.")
+    if len(found) > _MOST_FILES:
+        raise InputError(
+            f"{shown(path)}: the folder holds {len(found):,} files, more than the {_MOST_FILES:,} "
+            "of one command. Import its folders one by one."
+        )
+    return found
+
+
+def _import_one(path: Path, runs_dir: Path, options: ImportOptions) -> Outcome:
+    """Import one source; raises SeqscaleError when it is refused."""
+    if path.is_dir():
+        return _landed(path, path, "mlflow_store", runs_dir, options)
+    try:
+        with tempfile.TemporaryDirectory(prefix="seqscale-import-") as scratch:
+            plain, form = path, None
+            if is_packed(path):
+                start = head(path)
+                is_trace = is_trace_tar(start) or b'"traceEvents"' in start
+                form = TRACE if is_trace else None
+                plain = path if is_trace else unpacked(path, Path(scratch))
+            form = form or form_of(plain, options)
+            if form in (TRACE, DUMP, BILL):
+                return _handed_on(path, form, runs_dir, options)
+            return _landed(path, plain, form, runs_dir, options)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _handed_on(path: Path, form: str, runs_dir: Path, options: ImportOptions) -> Outcome:
+    """Traces, dumps and bills have rooms of their own."""
+    before = set(landing.landed(runs_dir))
+    if form == TRACE:
+        from analytics.kineto.importing import import_traces
+
+        about: DimImport = import_traces(path, runs_dir)
+    elif form == DUMP:
+        from analytics.kineto.flight_recorder import import_dumps
+
+        about = import_dumps(path, runs_dir)
+    else:
+        from analytics.billing import import_bill
+
+        about = import_bill(path, runs_dir)
+    is_new = runs_dir / landing.FOLDER / about.import_id not in before
+    return Outcome(path=str(path), status=IMPORTED if is_new else ALREADY, about=about)
+
+
+def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportOptions) -> Outcome:
+    """Gather a source's rows and land them.
+
+    plain: what is read, where `path` is packed.
+    """
+    where = shown(path)
+    files = mlflow_metrics.store_files(path) if path.is_dir() else [path]
+    sha256 = _sha256(path, files)
+    known = landing.find(runs_dir, sha256[:16])
+    if known is not None:
+        return _already(path, known, options, runs_dir)
+    with landing.landing_tables(runs_dir) as con:
+        gathering = Gathering(
+            con, import_id=sha256[:16], options=options, now_unix_ns=time.time_ns()
+        )
+        gathering.kind, gathering.file_name = form, path.name
+        _read(plain, form, gathering, where)
+        gathering.finish()
+        if not gathering.num_loaded:
+            raise _nothing(where, gathering)
+        num_records, num_conflicts = _merged_counts(con)
+        about = DimImport(
+            import_id=sha256[:16],
+            source_kind=form,
+            source_name=path.name,
+            source_sha256=sha256,
+            num_bytes=sum(file.stat().st_size for file in files),
+            num_files=len(files),
+            num_read=gathering.num_loaded + gathering.num_rejected,
+            num_loaded=gathering.num_loaded,
+            num_rejected=gathering.num_rejected,
+            num_records=num_records,
+            num_conflicts=num_conflicts,
+            host=options.host,
+            time_zone=str(gathering.zone) if gathering.needed_zone else None,
+            clock_offset_ns=options.clock_offset_ns,
+            clock_uncertainty_ns=options.clock_uncertainty_ns,
+            collector=gathering.collector,
+            first_unix_ns=gathering.first_unix_ns,
+            last_unix_ns=gathering.last_unix_ns,
+            imported_unix_ns=gathering.now_unix_ns,
+            pipeline_id=options.pipeline_id,
+        )
+        landing.land(con, runs_dir, about)
+    return Outcome(
+        path=str(path),
+        status=IMPORTED,
+        about=about,
+        rejected=dict(gathering.rejected),
+        left_out=dict(gathering.left_out),
+        flags=dict(gathering.flags),
+        notes=tuple(gathering.notes),
+    )
+
+
+def _read(plain: Path, form: str, gathering: Gathering, where: str) -> None:
+    """Have the importer of a form read a file."""
+    if form in _OF_LINES:
+        with decoded(plain) as text:
+            _OF_LINES[form](numbered_lines(text), gathering, where)
+    elif form == "mlflow_sqlite":
+        mlflow_metrics.import_sqlite(plain, gathering, where)
+    elif form == "mlflow_store":
+        mlflow_metrics.import_store(plain, gathering, where)
+    else:
+        _read_document(read_json(plain, where), form, gathering, where)
+
+
+def _read_document(document: Any, form: str, gathering: Gathering, where: str) -> None:
+    if form == "promql_json" and looks_like_promql(document):
+        import_promql(document, gathering, where)
+    elif form == "mlflow_json" and mlflow_metrics.looks_like_answer(document):
+        mlflow_metrics.import_answer(document, gathering, where)
+    else:
+        raise InputError(
+            f"{where}: this JSON is neither an answer of Prometheus nor one of MLflow's "
+            "metrics/get-history."
+        )
+
+
+def _sha256(path: Path, files: list[Path]) -> str:
+    """SHA-256 of a file's bytes; of a folder's lines 'name sha256'."""
+    try:
+        if not path.is_dir():
+            return file_sha256(path)
+        digest = hashlib.sha256()
+        for file in files:
+            digest.update(f"{file.relative_to(path)} {file_sha256(file)}\n".encode())
+        return digest.hexdigest()
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _already(path: Path, known: DimImport, options: ImportOptions, runs_dir: Path) -> Outcome:
+    """The same bytes were imported before; raises InputError when they were told otherwise."""
+    told = {
+        "--host": (options.host, known.host),
+        "--time-zone": (options.time_zone, known.time_zone),
+        "--clock-offset": (options.clock_offset_ns, known.clock_offset_ns),
+        "--pipeline": (options.pipeline_id or None, known.pipeline_id or None),
+    }
+    other = [name for name, (now, then) in told.items() if now is not None and now != then]
+    # a zone that no time needed is no difference
+    other = [name for name in other if name != "--time-zone" or known.time_zone is not None]
+    if other:
+        raise InputError(
+            f"{shown(path)}: the same bytes were imported before with another {other[0]} "
+            f"({told[other[0]][1]}). To import them anew, delete the folder "
+            f"{runs_dir / landing.FOLDER / known.import_id}, run 'seqscale load --rebuild "
+            f"--runs-dir {runs_dir}' and then this command again."
+        )
+    reason = f"the same bytes were imported before as {known.import_id}; nothing was changed"
+    return Outcome(path=str(path), status=ALREADY, reason=reason, about=known)
+
+
+def _nothing(where: str, gathering: Gathering) -> SeqscaleError:
+    if not gathering.num_rejected:
+        return InputError(f"{where}: it has no row to import.")
+    reasons = ", ".join(f"{name}: {num:,}" for name, num in gathering.rejected.most_common(5))
+    return InputError(
+        f"{where}: none of its {gathering.num_rejected:,} rows can be used ({reasons}). See "
+        "docs/telemetry.md for what each reason means."
+    )
+
+
+def _merged_counts(con: duckdb.DuckDBPyConnection) -> tuple[int, int]:
+    """Rows of distinct keys, and figures of one key that contradict each other."""
+    key = table_key(FactDeviceSample)
+    apart = {*key, "attempt", "source_kind", "collector", "device_name", "ingested_unix_ns"}
+    figures = [c.name for c in columns(FactDeviceSample) if c.name not in apart]
+    names = ", ".join(key)
+    num_rows, num_keys = con.execute(
+        f"SELECT count(*), count(DISTINCT ({names})) FROM fact_device_sample"  # noqa: S608
+    ).fetchall()[0]
+    if num_rows == num_keys:
+        return num_keys, 0
+    others = " + ".join(f"greatest(count(DISTINCT {name}) - 1, 0)" for name in figures)
+    conflicts = con.execute(
+        f"SELECT sum(n) FROM (SELECT {others} AS n FROM fact_device_sample "  # noqa: S608
+        f"GROUP BY {names} HAVING count(*) > 1)"
+    ).fetchall()[0][0]
+    return num_keys, int(conflicts or 0)
