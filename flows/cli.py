@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from analytics.errors import SeqscaleError
-from flows import advise_command, compare_command, purge_command
+from flows import advise_command, compare_command, import_command, purge_command
 from flows.analyzing import analyze_trace
 from flows.options import (
     NamingFlags,
@@ -398,6 +398,7 @@ def _print(result: Any, as_json: bool, show: Any) -> None:
         show(result)
 
 
+app.command("import-telemetry")(import_command.import_telemetry)
 app.command("analyze-trace")(analyze_trace)
 app.command("compare")(compare_command.compare)
 app.command("alerts")(compare_command.alerts)

@@ -135,7 +135,7 @@ def numbered_lines(text: IO[str]) -> Iterator[tuple[int, str, bool]]:
         yield number, line.rstrip("\n").replace("\0", ""), was_cut
 
 
-def _copy(source: IO[bytes], out: IO[bytes], bound: int, path: Path) -> None:
+def _copy(source: IO[bytes] | gzip.GzipFile, out: IO[bytes], bound: int, path: Path) -> None:
     written = 0
     while chunk := source.read(_CHUNK):
         written += len(chunk)

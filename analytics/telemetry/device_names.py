@@ -28,7 +28,7 @@ _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]"
 
 
 def device_id(cells: Mapping[str, str]) -> str | None:
-    """The device that a row's cells name; LONE when it has none of them, None when they say nothing.
+    """The device that a row's cells name; LONE when it has none, None when they say nothing.
 
     cells: of UUID, INDEX, BUS, GPU_INSTANCE and COMPUTE_INSTANCE those that the row has.
     """

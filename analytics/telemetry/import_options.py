@@ -34,6 +34,7 @@ class ImportOptions:
     taken_unix_ns: when a log that holds one moment was taken [ns, UTC].
     interval_s: time between the samples of a log without times [s].
     clock_offset_ns: how far the source's clock was ahead of UTC [ns]; taken off every time.
+    estimate_clock: whether that is found from the steps of pipeline_id.
     fields: names of the columns of a CSV without a header, as --query-gpu names them.
     renamed: column of a CSV -> the --query-gpu field that it is.
     Raises ConfigError when a value is out of its bounds or the zone is unknown.
@@ -48,7 +49,7 @@ class ImportOptions:
     interval_s: float | None = None
     pipeline_id: str = ""
     clock_offset_ns: int | None = None
-    clock_uncertainty_ns: int | None = None
+    estimate_clock: bool = False
     fields: tuple[str, ...] | None = None
     renamed: tuple[tuple[str, str], ...] = ()
 
@@ -65,6 +66,11 @@ class ImportOptions:
             )
         if self.host is not None and not self.host.strip():
             raise ConfigError("--host is empty; give the name of the host, or leave it out.")
+        if self.estimate_clock and (not self.pipeline_id or self.clock_offset_ns is not None):
+            raise ConfigError(
+                "--estimate-clock fits the clock to the steps of a run: name it with --pipeline, "
+                "and leave --clock-offset out."
+            )
         if self.time_zone is not None:
             zone(self.time_zone)
 

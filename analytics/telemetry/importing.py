@@ -36,7 +36,15 @@ from analytics.telemetry.nvidia_smi_csv import import_csv
 from analytics.telemetry.nvidia_smi_dmon import import_dmon
 from analytics.telemetry.nvidia_smi_xml import import_xml
 from analytics.telemetry.promql_json import import_promql, looks_like_promql
-from analytics.telemetry.recognising import BILL, DUMP, TRACE, form_of, is_trace_tar
+from analytics.telemetry.recognising import (
+    BILL,
+    DUMP,
+    TRACE,
+    form_of,
+    is_trace_head,
+    is_trace_tar,
+)
+from analytics.telemetry.run_clock import fit_to_run
 
 IMPORTED, ALREADY, REFUSED = "imported", "already", "refused"
 _MOST_FILES = 10_000
@@ -115,19 +123,23 @@ def _sources(path: Path) -> list[Path]:
             f"{shown(path)}: the folder holds {len(found):,} files, more than the {_MOST_FILES:,} "
             "of one command. Import its folders one by one."
         )
-    return found
+    # the ranks of a run are one import: a straggler shows between them alone
+    folders = {one.parent for one in found if is_trace_head(head(one))}
+    return sorted(folders | {one for one in found if one.parent not in folders})
 
 
 def _import_one(path: Path, runs_dir: Path, options: ImportOptions) -> Outcome:
     """Import one source; raises SeqscaleError when it is refused."""
     if path.is_dir():
-        return _landed(path, path, "mlflow_store", runs_dir, options)
+        if mlflow_metrics.looks_like_store(path):
+            return _landed(path, path, "mlflow_store", runs_dir, options)
+        return _handed_on(path, TRACE, runs_dir, options)
     try:
         with tempfile.TemporaryDirectory(prefix="seqscale-import-") as scratch:
             plain, form = path, None
             if is_packed(path):
                 start = head(path)
-                is_trace = is_trace_tar(start) or b'"traceEvents"' in start
+                is_trace = is_trace_tar(start) or is_trace_head(start)
                 form = TRACE if is_trace else None
                 plain = path if is_trace else unpacked(path, Path(scratch))
             form = form or form_of(plain, options)
@@ -177,6 +189,14 @@ def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportO
         gathering.finish()
         if not gathering.num_loaded:
             raise _nothing(where, gathering)
+        fitted = fit_to_run(con, runs_dir, options.pipeline_id) if options.estimate_clock else None
+        if options.estimate_clock and fitted is None:
+            gathering.note(
+                "The clock was not fitted: no one offset makes these samples move with the run."
+            )
+        shift_ns = fitted.offset_ns if fitted else 0
+        assert gathering.first_unix_ns is not None  # a row was loaded
+        assert gathering.last_unix_ns is not None
         num_records, num_conflicts = _merged_counts(con)
         about = DimImport(
             import_id=sha256[:16],
@@ -192,11 +212,11 @@ def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportO
             num_conflicts=num_conflicts,
             host=options.host,
             time_zone=str(gathering.zone) if gathering.needed_zone else None,
-            clock_offset_ns=options.clock_offset_ns,
-            clock_uncertainty_ns=options.clock_uncertainty_ns,
+            clock_offset_ns=shift_ns if fitted else options.clock_offset_ns,
+            clock_uncertainty_ns=fitted.uncertainty_ns if fitted else None,
             collector=gathering.collector,
-            first_unix_ns=gathering.first_unix_ns,
-            last_unix_ns=gathering.last_unix_ns,
+            first_unix_ns=gathering.first_unix_ns - shift_ns,
+            last_unix_ns=gathering.last_unix_ns - shift_ns,
             imported_unix_ns=gathering.now_unix_ns,
             pipeline_id=options.pipeline_id,
         )
@@ -265,7 +285,7 @@ def _already(path: Path, known: DimImport, options: ImportOptions, runs_dir: Pat
         raise InputError(
             f"{shown(path)}: the same bytes were imported before with another {other[0]} "
             f"({told[other[0]][1]}). To import them anew, delete the folder "
-            f"{runs_dir / landing.FOLDER / known.import_id}, run 'seqscale load --rebuild "
+            f"{runs_dir / landing.FOLDER / known.import_id}, run 'seqscale load --rebuild --drop-gone "
             f"--runs-dir {runs_dir}' and then this command again."
         )
     reason = f"the same bytes were imported before as {known.import_id}; nothing was changed"

@@ -127,8 +127,8 @@ def _first_layout(sample: list[Cut], gathering: Gathering, where: str) -> tuple[
         raise InputError(f"{where}: it has no row that can be read.")
     if len(good[0]) > _MOST_COLUMNS:
         raise InputError(
-            f"{where}: its first line has {len(good[0]):,} columns, more than the {_MOST_COLUMNS:,} "
-            "that any log of devices has."
+            f"{where}: its first line has {len(good[0]):,} columns, more than the "
+            f"{_MOST_COLUMNS:,} that any log of devices has."
         )
     found = layout(good[0], options.renamed)
     if found.figures:
@@ -242,7 +242,7 @@ class _Table:
         return True
 
     def _fits(self, cells: Sequence[str]) -> bool:
-        """Whether a row has the header's number of cells; an empty one more at its end is one too."""
+        """Whether a row has the header's number of cells, or one more that is empty."""
         more = len(cells) - self._layout.num_cells
         return more == 0 or (more == 1 and not cells[-1].strip())
 

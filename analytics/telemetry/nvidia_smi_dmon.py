@@ -1,4 +1,4 @@
-"""Imports what `nvidia-smi dmon` wrote: columns set with blanks, two header lines that begin with #.
+"""Imports what `nvidia-smi dmon` wrote: columns set with blanks, headers that begin with #.
 
 `-o DT` adds date and time by the wall clock; without it a log has no times, and start and interval
 are asked. '-' is nothing. 'fb' is in MiB, though dmon writes MB; 'rxpci' and 'txpci' are MB/s.

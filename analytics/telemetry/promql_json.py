@@ -1,7 +1,7 @@
 """Imports what Prometheus answers to a query of DCGM metrics: a vector or a matrix, as JSON.
 
 Each value is a row that is read, numbered in the order of the answer. "NaN" and "+Inf" are nothing.
-A result without a metric's name, as rate() and avg() give it, is rejected: nothing tells what it is.
+A result without a metric's name, as rate() and avg() give it, is rejected: who knows of what.
 
 Before: recognising.py found the form.   After: dcgm_fields.py says what each metric is.
 """

@@ -54,6 +54,12 @@ def is_trace_tar(start: bytes) -> bool:
     return start[257:262] == b"ustar" and name.endswith((b".json", b".json.gz", b"/"))
 
 
+def is_trace_head(start: bytes) -> bool:
+    """Whether a file's first bytes are those of a profiler's trace."""
+    is_object = start.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{")
+    return is_object and any(word.encode() in start for word in _TRACE_WORDS)
+
+
 def _binary(path: Path) -> str:
     from analytics.kineto.flight_recorder import looks_like_dump
 

@@ -53,7 +53,8 @@ def _quoted(
     number: int, text: str, source: Iterator[_Line], back: collections.deque[_Line], delimiter: str
 ) -> Cut:
     """A record with quotes; lines that turn out not to belong to it go to the front of `back`."""
-    whole, taken = text, []
+    whole = text
+    taken: list[_Line] = []
     while whole.count('"') % 2 and len(taken) < MOST_LINES and len(whole) < LINE_CHARS:
         one = back.popleft() if back else next(source, None)
         if one is None:

@@ -23,7 +23,7 @@ NS = 10**9
 _MINUTE_NS = 60 * NS
 # The log goes on without a gap when the next sample comes within this.
 _GOES_ON_NS = 15 * 60 * NS
-_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock has no zone
+_EPOCH = datetime.datetime(1970, 1, 1)
 
 FINE, SKIPPED, REPEATED = 0, 1, 2
 
