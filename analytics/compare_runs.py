@@ -47,6 +47,7 @@ _DESCRIBED = (
     "seqscale_version", "config_sha256",
 )  # fmt: skip
 _SAME_BATCHES = ("dataset_id", "seed", "world_size", "global_batch_sequences")
+MIN_STEPS = 20  # fewer make seven stretches or less, and an interval that is too narrow
 _TAIL = 0.025
 _CHUNK = 250  # resamples at once
 _ROUNDING = 1e-9  # runs that are alike differ by this much from adding floats
@@ -105,7 +106,8 @@ def compare_runs(
 ) -> RunComparison:
     """Compare two runs over the steps that each recorded whole.
 
-    Without such a step every figure is None; deterministic for a seed.
+    Without such a step every figure is None, with fewer than MIN_STEPS there is no interval;
+    deterministic for a seed.
     Raises WarehouseError when a run is unknown.
     """
     about_a, about_b = _about(con, run_a), _about(con, run_b)
@@ -205,7 +207,7 @@ def _resampled(tables: tuple[Floats, Floats], *, is_paired: bool, seed: int) -> 
 
     Stretches of about steps^(1/3) steps are drawn; for pairs the same ones of both runs.
     """
-    if min(map(len, tables)) < 2:
+    if min(map(len, tables)) < MIN_STEPS:
         return None
     rng = np.random.default_rng(seed)
     found: list[Floats] = []

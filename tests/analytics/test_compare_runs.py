@@ -29,9 +29,9 @@ def run_of(paper, filled, pipeline, windows, *, arm="baseline", targets=16, **ab
 
 
 def test_arms_of_one_pipeline_are_paired_and_their_figures_are_ratios_of_sums(paper, filled):
-    filled.write(paper.arm("baseline") + paper.arm("balanced"))
+    filled.write(paper.arm("baseline", num_steps=24) + paper.arm("balanced", num_steps=24))
     found = compare_runs(filled.con, f"{PIPELINE}-balanced", f"{PIPELINE}-baseline")
-    assert (found.kind, found.num_steps_a, found.num_steps_b) == ("paired", 4, 4)
+    assert (found.kind, found.num_steps_a, found.num_steps_b) == ("paired", 24, 24)
     step = found.figures["step_s"]
     # windows 2.5 s against 4 s, bubbles 0.5 s against 2 s, the same sequences in less time
     assert (step.a, step.b, step.ratio.value) == (2.5, 4.0, 0.625)
@@ -112,9 +112,9 @@ def test_the_interval_covers_as_often_as_it_says_where_steps_hang_together():
     assert inside >= 84
 
 
-def test_one_step_gives_a_figure_but_no_interval_and_none_gives_nothing(paper, filled):
-    first = run_of(paper, filled, PIPELINE, [4.0])
-    second = run_of(paper, filled, OTHER, [2.0])
+def test_few_steps_give_a_figure_but_no_interval_and_none_gives_nothing(paper, filled):
+    first = run_of(paper, filled, PIPELINE, [4.0] * 20)
+    second = run_of(paper, filled, OTHER, [2.0] * 19)
     lone = paper.run("lone", world_size=1, seed=3)
     filled.write([lone])
     step = compare_runs(filled.con, first, second).figures["step_s"]
