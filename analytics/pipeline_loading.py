@@ -101,6 +101,8 @@ def read_pipeline(folder: Path) -> PipelineRead:
         told = records if attempt == kept else _times_of(folder, attempt, journal)
         about = _about_attempt(folder.name, attempt, told, is_kept=attempt == kept)
         records["dim_attempt"][folder.name, attempt] = about
+        if attempt != kept:  # what a lost attempt did besides its steps is time of the job too
+            records.setdefault("fact_span", {}).update(told.get("fact_span", {}))
     return PipelineRead(attempt=kept, records=records, num_torn=num_torn, num_repeated=num_repeated)
 
 

@@ -233,6 +233,24 @@ def test_every_attempt_has_its_line_and_the_last_one_is_kept(paper):
     ]
 
 
+def test_the_spans_of_an_attempt_that_was_lost_stay_time_of_the_job(paper):
+    def span(attempt, seconds):
+        return schema.FactSpan(
+            pipeline_id=PIPELINE, attempt=attempt, run_id=None, rank=0, span_kind="start_up",
+            label="start", began_unix_ns=START + attempt * 60 * S, duration_s=seconds,
+        )  # fmt: skip
+
+    for attempt, seconds in ((0, 5.0), (1, 3.0)):
+        own = [paper.run("baseline", attempt=attempt)]
+        own.append(paper.step("baseline", 0, 0, attempt=attempt))
+        paper.write([*own, span(attempt, seconds)], attempt=attempt)
+    load(paper.runs_dir)
+    publish(paper.runs_dir)
+    rows = query(paper.runs_dir, "SELECT attempt, duration_s FROM fact_span ORDER BY attempt")
+    assert rows == [(0, 5.0), (1, 3.0)]
+    assert query(paper.runs_dir, "SELECT DISTINCT attempt FROM fact_step") == [(1,)]
+
+
 def test_loaders_of_several_processes_queue(paper):
     names = [f"20261130T15000{n}Z-ffff" for n in range(3)]
     for number, name in enumerate(names):
