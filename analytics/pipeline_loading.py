@@ -123,11 +123,10 @@ def insert_in_bulk(
 ) -> None:
     """Put records into their table of the warehouse, through a file that DuckDB reads at once."""
     path = scratch / f"{name}.jsonl"
-    num_rows = 0
     with path.open("w", encoding="utf-8") as file:
-        for num_rows, row in enumerate(found, start=1):
+        for row in found:
             file.write(json.dumps(to_mapping(row), allow_nan=False) + "\n")
-    if num_rows:
+    if path.stat().st_size:
         rows = (
             f"SELECT * FROM read_json({quoted(str(path))}, "  # noqa: S608
             f"format = 'newline_delimited', columns = {reader_types(TABLES[name])})"

@@ -1,9 +1,9 @@
 """Rolls raw device samples that are older than wanted up into minute rows; no total changes.
 
 `RUNS/telemetry/retention.json` holds the moment before which samples are kept as minutes only. The
-sources (journals, landed Parquet) stay, so that the minutes are always made of all there is: a load
-that brings late or repeated samples of a purged time makes the minutes of that device anew, and each
-sample counts once. A sample counts in the minute in which it was taken.
+sources (journals, landed Parquet) stay, so that minutes are always made of all there is: a load
+that brings late or repeated samples of a purged time makes the minutes of that device anew, and
+each sample counts once. A sample counts in the minute in which it was taken.
 
 Before: warehouse.py has put all rows in.   After: fact_device_minute has what fact_device_sample no
 longer has; the views device_use and device_energy read both.
@@ -138,7 +138,7 @@ def _roll_up(con: duckdb.DuckDBPyConnection, since: int) -> None:
     made = {row[0] for row in con.execute("DESCRIBE rolled").fetchall()}
     assert made == wanted, f"device_sample_minute and fact_device_minute differ: {made ^ wanted}"
     con.execute(
-        "INSERT OR REPLACE INTO dim_device_retention BY NAME "
+        "INSERT OR REPLACE INTO dim_device_retention BY NAME "  # noqa: S608
         "SELECT limits.* FROM device_gap_limit AS limits "
         f"SEMI JOIN late ON {_SAME.format('limits', 'late')} WHERE gap_limit_s IS NOT NULL"
     )

@@ -1,6 +1,6 @@
 """`seqscale purge`: raw device samples become minute rows after so many days.
 
-Before: flows/cli.py registers it.   After: analytics/purging.py does it; the warehouse is published.
+Before: flows/cli.py registers it.   After: analytics/purging.py does it; a copy is published.
 """
 
 from __future__ import annotations

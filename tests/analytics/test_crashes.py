@@ -86,7 +86,7 @@ def reference(made, tmp_path_factory) -> dict[str, list[tuple]]:
 
 
 def check_kills(made: Path, folder: Path, reference, what: str, delays: list[float]) -> None:
-    """After every kill the published copy opens as it was or as it was to be; at the end all is there.
+    """After every kill the published copy opens, whole and old or whole and new; nothing is lost.
 
     The same folder is killed again and again: what is left behind must not add up either.
     """

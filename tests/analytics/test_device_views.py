@@ -199,9 +199,7 @@ def test_time_between_two_allocations_is_unallocated_and_costs_nothing(tmp_path)
     assert [state for _, state in sorted(states(tmp_path).items())] == [
         "unobserved", "unallocated", "unobserved", "unobserved"
     ]  # fmt: skip
-    rows = query(
-        tmp_path, "SELECT state, sum(state_s), sum(cost) FROM device_state GROUP BY state"
-    )
+    rows = query(tmp_path, "SELECT state, sum(state_s), sum(cost) FROM device_state GROUP BY state")
     assert sorted(rows) == [
         ("unallocated", 90.0, None), ("unobserved", 150.0, Decimal("0.150000"))
     ]  # fmt: skip
@@ -238,7 +236,7 @@ def test_a_run_holds_its_devices_where_no_pool_tells(paper):
 
 
 def test_a_sample_from_the_future_is_kept_beside_the_time_it_came(tmp_path):
-    # promitor#290: clocks that were off made samples "too old" or "in the future", and they vanished
+    # promitor#290: clocks that were off made samples "too old" or "in the future", then lost
     seen(tmp_path, sample(10**6, ingested_unix_ns=START), sample(-(10**6), ingested_unix_ns=START))
     found = query(
         tmp_path,

@@ -18,7 +18,7 @@ from analytics.errors import WarehouseError
 from analytics.import_loading import merge_samples
 from analytics.landing import merged_query
 from analytics.warehouse import load, publish, rebuild
-from tests.analytics.landed import S, START, land_records, loaded, query, sample, tables
+from tests.analytics.landed import START, S, land_records, loaded, query, sample, tables
 
 PIPELINE = "20261130T140000Z-1a2b"
 # device, second, power, utilisation: few of each, so that rows of one key come often
@@ -209,7 +209,7 @@ def test_an_import_of_a_newer_version_is_refused(tmp_path):
     path = folder / "fact_device_sample.parquet"
     duckdb.sql(f"COPY (SELECT *, 1 AS new FROM '{path}') TO '{path}.new' (FORMAT parquet)")
     path.with_name(path.name + ".new").replace(path)
-    with pytest.raises(WarehouseError, match="the column 'new'.*A newer one wrote it"):
+    with pytest.raises(WarehouseError, match=r"the column 'new'.*A newer one wrote it"):
         load(tmp_path)
 
 

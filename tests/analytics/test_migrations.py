@@ -1,6 +1,6 @@
 """A warehouse of every older version becomes today's with the rows it had; a newer one is refused.
 
-old_warehouses/version_N.sql is frozen: the tables as that version made them, and the paper pipeline.
+old_warehouses/version_N.sql is frozen: its tables as they were made then, and the paper pipeline.
 """
 
 import shutil
@@ -86,7 +86,10 @@ def test_a_newer_warehouse_is_refused_by_loaders_and_readers(paper):
     paper.pipeline()
     load(paper.runs_dir)
     publish(paper.runs_dir)
-    for path in (paper.runs_dir / ".work" / "warehouse.duckdb", paper.runs_dir / "warehouse.duckdb"):
+    for path in (
+        paper.runs_dir / ".work" / "warehouse.duckdb",
+        paper.runs_dir / "warehouse.duckdb",
+    ):
         with duckdb.connect(path) as con:
             con.execute(f"UPDATE warehouse_version SET version = {VERSION + 1}")
     message = rf"newer seqscale wrote this warehouse: its layout has version {VERSION + 1}"

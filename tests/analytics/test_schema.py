@@ -126,7 +126,7 @@ def test_an_amount_has_six_places_whatever_it_came_with(given: object, amount: s
     "given", [0.1, True, "0.0000001", "1000000000000", "NaN", "Infinity", "twelve", [1]]
 )
 def test_what_is_no_exact_amount_is_refused(given: object) -> None:
-    with pytest.raises(ValueError, match="'billed_cost' is .*, expected an amount as text"):
+    with pytest.raises(ValueError, match=r"'billed_cost' is .*, expected an amount as text"):
         from_mapping(FactCost, cost(billed_cost=given))
 
 
