@@ -170,7 +170,8 @@ def _make_anew(con: duckdb.DuckDBPyConnection, name: str, record: type, there: s
 
 
 def _create_table(name: str, record: type) -> str:
-    lines = [_column_line(spec) for spec in columns(record)]
+    # what is loaded in bulk was checked on its way: CHECKs take a tenth of the time of its load
+    lines = [_column_line(spec, has_checks=not is_bulk(record)) for spec in columns(record)]
     if _index(record):
         lines.append(f"PRIMARY KEY ({', '.join(_index(record))})")
     return f"CREATE TABLE IF NOT EXISTS {name} (\n    " + ",\n    ".join(lines) + "\n)"
@@ -181,12 +182,12 @@ def _index(record: type) -> tuple[str, ...]:
     return () if is_bulk(record) else table_key(record)
 
 
-def _column_line(spec: Column) -> str:
+def _column_line(spec: Column, *, has_checks: bool) -> str:
     words = [spec.name, spec.sql_type]
     if not spec.nullable:
         words.append("NOT NULL")
-    if spec.lower is not None:
+    if has_checks and spec.lower is not None:
         words.append(f"CHECK ({spec.name} >= {spec.lower!r})")
-    if spec.upper is not None:
+    if has_checks and spec.upper is not None:
         words.append(f"CHECK ({spec.name} <= {spec.upper!r})")
     return " ".join(words)

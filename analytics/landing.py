@@ -90,7 +90,8 @@ def insert_arrow(con: duckdb.DuckDBPyConnection, table: str, rows: Any) -> None:
 def insert_records(con: duckdb.DuckDBPyConnection, records: Sequence[Any]) -> None:
     """Add records, all of one class, to their landing table."""
     if records:
-        names = [c.name for c in columns(type(records[0]))]
+        record: type = type(records[0])
+        names = [c.name for c in columns(record)]
         values = {name: [getattr(record, name) for record in records] for name in names}
         insert(con, records[0].__table_name__, values)
 

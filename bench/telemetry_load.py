@@ -61,7 +61,7 @@ RUN = """
     SELECT
         'r' AS run_id, 'trace-r' AS pipeline_id, 0 AS attempt, 'trace' AS arm, '0' AS config_sha256,
         16 AS world_size, 'cuda' AS device, 'node-0' AS host, 1 AS num_steps,
-        {start} * 1000000000 AS started_unix_ns, '0' AS seqscale_version;
+        {start}::BIGINT * 1000000000 AS started_unix_ns, '0' AS seqscale_version;
     INSERT INTO dim_rank BY NAME
     SELECT
         'r' AS run_id, 'trace-r' AS pipeline_id, 0 AS attempt, rank,

@@ -81,9 +81,25 @@ def as_sample(row, device: str):
     )  # fmt: skip
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(FIGURES, min_size=1, max_size=30), st.integers(0, 5), st.integers(0, 5))
+ANY = (st.lists(FIGURES, min_size=1, max_size=30), st.integers(0, 5), st.integers(0, 5))
+SLOWLY = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@settings(max_examples=2, **SLOWLY)
+@given(*ANY)
 def test_no_total_changes_however_often_it_is_purged(rows, first, second):
+    check_totals(rows, first, second)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@settings(max_examples=40, **SLOWLY)
+@given(*ANY)
+def test_no_total_of_many_changes_however_often_it_is_purged(rows, first, second):
+    check_totals(rows, first, second)
+
+
+def check_totals(rows, first: int, second: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs_dir = Path(folder)
         land_records(runs_dir, "a", *(as_sample(row, f"GPU-{row[0] % 2}") for row in rows))
