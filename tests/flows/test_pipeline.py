@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import shutil
@@ -118,6 +119,36 @@ def test_the_published_view_has_one_row_an_arm(receipt: dict[str, Any], runs: Pa
     assert samples is not None and samples[0] > 0
     # 2, 8, 64, 256 ranks x 4 sizes of batch x random, equal, free and look-ahead placement
     assert forecasts == (64,)
+
+
+def test_spans_and_steps_tile_the_time_of_the_job(receipt: dict[str, Any], runs: Path) -> None:
+    with open_published(runs) as con:
+        spans = con.execute(
+            "SELECT span_kind, began_unix_ns, duration_s FROM fact_span ORDER BY began_unix_ns"
+        ).fetchall()
+        steps = con.execute(
+            "SELECT 'step', started_unix_ns, window_s FROM fact_step WHERE rank = 0"
+        ).fetchall()
+        pool = con.execute(
+            "SELECT device_id, event FROM fact_pool_event ORDER BY event_unix_ns"
+        ).fetchall()
+        ranks = con.execute("SELECT count(DISTINCT device_id), count(*) FROM dim_rank").fetchall()
+        waits = con.execute(
+            "SELECT abs(sum(straggler_wait_s) - (SELECT sum(straggler_wait_s) FROM fact_step)), "
+            "count(*) FROM fact_collective"
+        ).fetchall()
+    kinds = {kind for kind, _, _ in spans}
+    assert kinds == {"start_up", "data", "other", "checkpoint", "evaluation", "registration"}
+    pieces = sorted((began, began + round(s * 1e9)) for _, began, s in (*spans, *steps))
+    # no moment is told twice, but for the rounding of a float of seconds
+    assert all(after[0] >= before[1] - 1_000_000 for before, after in itertools.pairwise(pieces))
+    wall_ns = pieces[-1][1] - pieces[0][0]
+    covered_ns = sum(ended - began for began, ended in pieces)
+    print(f"told: {covered_ns / wall_ns:.1%} of {wall_ns / 1e9:.1f} s")
+    assert covered_ns > 0.5 * wall_ns  # the rest is unknown: Prefect's own time, the ranks' end
+    assert pool == [("cpu", "allocated"), ("cpu", "released")] * 2  # training, evaluation
+    assert ranks == [(1, 4)]
+    assert waits[0][0] < 1e-6 and waits[0][1] > len(steps)
 
 
 def test_loading_again_changes_nothing(receipt: dict[str, Any], runs: Path) -> None:
