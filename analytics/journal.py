@@ -24,6 +24,8 @@ from analytics.schema import TABLES, from_mapping, table_name, to_mapping
 
 OPEN_SUFFIX = ".jsonl.open"
 CLOSED_SUFFIX = ".jsonl"
+# made once: json.dumps makes an encoder at every call that is not by its defaults
+_encode = json.JSONEncoder(allow_nan=False).encode
 
 
 class JournalWriter:
@@ -50,7 +52,7 @@ class JournalWriter:
         """
         lines: dict[str, list[str]] = {}
         for record in records:
-            line = json.dumps(to_mapping(record), allow_nan=False)
+            line = _encode(to_mapping(record))
             lines.setdefault(table_name(type(record)), []).append(line + "\n")
         for name, of_table in lines.items():
             if name not in self._files:

@@ -10,6 +10,7 @@ import dataclasses
 import decimal
 import functools
 import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -130,8 +131,11 @@ def columns(record: type) -> tuple[Column, ...]:
 
 def to_mapping(record: Any) -> dict[str, Scalar]:
     """A record as plain keys and values, in column order; money as text, as JSON keeps it exact."""
-    found = ((f.name, getattr(record, f.name)) for f in dataclasses.fields(record))
-    return {name: str(v) if isinstance(v, decimal.Decimal) else v for name, v in found}
+    names, has_money, values_of = _layout(record.__class__)
+    found = dict(zip(names, values_of(record), strict=True))
+    if has_money:
+        return {n: str(v) if isinstance(v, decimal.Decimal) else v for n, v in found.items()}
+    return found
 
 
 def from_mapping(record: type[Record], values: Mapping[str, Any]) -> Record:
@@ -150,6 +154,15 @@ def from_mapping(record: type[Record], values: Mapping[str, Any]) -> Record:
             raise ValueError(f"'{name}' is missing")
         checked[name] = _check(spec, values.get(name))
     return record(**checked)
+
+
+@functools.cache
+def _layout(record: type) -> tuple[tuple[str, ...], bool, Callable[[Any], tuple[Any, ...]]]:
+    """A record class's column names, whether one is money, and what reads its values."""
+    names = tuple(c.name for c in columns(record))
+    assert len(names) > 1, "attrgetter of one name gives no tuple"
+    has_money = any(c.python_type is decimal.Decimal for c in columns(record))
+    return names, has_money, operator.attrgetter(*names)
 
 
 def _check(spec: Column, value: Any) -> Scalar:

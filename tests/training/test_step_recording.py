@@ -12,7 +12,7 @@ import pytest
 from analytics import warehouse
 from analytics.errors import ConfigError
 from analytics.journal import read_journal
-from analytics.schema import DimRun, FactStep
+from analytics.schema import DimRun, FactCollective, FactStep
 from tests.training.recording_programs import ddp_loop, failing_loop, uneven_waits
 from training.step_recording import StepRecording
 
@@ -55,6 +55,14 @@ def test_a_late_rank_is_what_the_other_waits_for(on_ranks: OnRanks, tmp_path: Pa
     assert all(data[step] >= 0.01 for step in range(4))
     assert data[4] == 0.0
     assert set(results[0]["waited"]) == {"gradients", "loss"}
+    collectives = read_journal(tmp_path / "mine" / "attempt-0" / "journal", FactCollective).records
+    assert {(c.label, c.rank) for c in collectives} == {
+        (label, rank) for label in ("gradients", "loss") for rank in (0, 1)
+    }
+    late = [c.last_rank for c in collectives if c.label == "gradients"]
+    assert sorted(late)[len(late) // 2] == 1  # who was late is named
+    of_steps, of_waits = (sum(r.straggler_wait_s for r in rows) for rows in (steps, collectives))
+    assert of_waits == pytest.approx(of_steps, abs=1e-6)
 
 
 def test_the_hook_gives_the_gradients_that_ddp_gives(on_ranks: OnRanks, tmp_path: Path) -> None:
