@@ -100,13 +100,16 @@ class StepRecorder:
         self._background: list[Interval] = []
         self._copies: list[Interval] = []
         self._work_depth = 0
+        self._to_unix_ns = 0  # from the monotonic clock, as read at the start of a block
         self.mark_ns = _mark_ns()  # CPU time of one mark
 
     def begin_step(self) -> None:
         """Close the window of the step before, if any, and open the next at that instant."""
+        if self._open is None:
+            self._to_unix_ns = unix_offset_ns()
         now, cpu = time.monotonic_ns(), time.thread_time_ns()
         self._close(now, cpu)
-        window = Window(begin_ns=now, started_unix_ns=time.time_ns(), cpu_begin_ns=cpu)
+        window = Window(begin_ns=now, started_unix_ns=now + self._to_unix_ns, cpu_begin_ns=cpu)
         self._open = window
         self.windows.append(window)
 
@@ -287,6 +290,16 @@ def step_parts(
         exposed_dense_s=exposed["dense"] / 1e9,
         recorder_cpu_s=window.num_marks * mark_ns / 1e9,
     )
+
+
+def unix_offset_ns() -> int:
+    """What to add to the monotonic clock for UTC, by the quickest of three readings.
+
+    Once a block: its windows then tile by UTC, too, whenever the thread is put aside.
+    """
+    reads = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(3)]
+    before, unix, after = min(reads, key=lambda read: read[2] - read[0])
+    return unix - (before + after) // 2
 
 
 def _mark_ns() -> float:

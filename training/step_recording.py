@@ -15,8 +15,7 @@ block to tell waiting for the slowest rank from the wire. Definitions: docs/defi
 
 Before: a user's loop.   After: the journal, analytics/warehouse.py.
 Price: 0.13 to 0.18 ms of CPU a step with two waits (under 0.5 % of steps of 36 ms and more;
-`overhead_share` says it; a third less without `record_collectives`), and
-one exchange a block.
+`overhead_share` says it; a third less without `record_collectives`), and one exchange a block.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from training.recorder import StepRecorder, Wait, Window, step_parts, union_ns
@@ -105,3 +107,13 @@ def test_copies_are_told_apart_from_the_wire_where_the_loop_is_blocked() -> None
     assert parts.straggler_wait_s == pytest.approx(4e-9)
     assert parts.exposed_copy_s == pytest.approx(9e-9)
     assert parts.exposed_comm_s == pytest.approx(27e-9)
+
+
+def test_windows_tile_a_block_by_utc_as_well() -> None:
+    recorder = StepRecorder()
+    for _ in range(4):
+        recorder.begin_step()
+    windows = recorder.end_block()
+    ends = [w.started_unix_ns + w.end_ns - w.begin_ns for w in windows]
+    assert ends[:-1] == [w.started_unix_ns for w in windows[1:]]
+    assert abs(time.time_ns() - ends[-1]) < 60e9
