@@ -114,8 +114,7 @@ class StepRecording:
         self._left = (0, 0)  # monotonic and CPU time at the end of the last step [ns]
         self._lock = threading.Lock()  # collectives complete in threads of torch
         self._backwards: list[_Backward] = []
-        self._own_cpu_ns = 0
-        self._windows_ns = 0
+        self._own_cpu_ns = self._windows_ns = 0
         self.waited_s: defaultdict[str, float] = defaultdict(float)  # by name, on this rank
         self._write_run()
 
