@@ -36,6 +36,7 @@ class SlowRank:
     slowdown_ratio: float  # its time for a unit of work / the median of the others'
     slowest_share: float  # of the steps in which it was the slowest for its work
     saved_s: float  # rank-seconds that would go if it were as fast as the median
+    last_share: float | None  # of the collectives it arrived at last; None: no arrivals known
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,6 +159,7 @@ def _slow_rank(con: duckdb.DuckDBPyConnection, run: Row) -> SlowRank | None:
     [saved] = rows(
         con, _SAVED, {"run_id": run["run_id"], "rank": slow["rank"], "ratio": max(ratio, 1.0)}
     )
+    [last] = rows(con, _LAST, {"run_id": run["run_id"], "rank": slow["rank"]})
     return SlowRank(
         rank=slow["rank"],
         host=slow["host"],
@@ -165,6 +167,7 @@ def _slow_rank(con: duckdb.DuckDBPyConnection, run: Row) -> SlowRank | None:
         slowdown_ratio=ratio,
         slowest_share=saved["slowest_share"] or 0.0,
         saved_s=saved["saved_s"] or 0.0,
+        last_share=last["last_share"],
     )
 
 
@@ -250,6 +253,13 @@ SELECT
     sum((num_ranks - 1) * (slowest_s - greatest(others_s, own_s / $ratio))) AS saved_s,
     count(*) FILTER (WHERE slowest_rank = $rank) / nullif(count(*), 0) AS slowest_share
 FROM steps
+"""
+
+# of a collective every rank has a row that names the last one; the slow rank's own is counted
+_LAST = """
+SELECT count(*) FILTER (WHERE last_rank = $rank) / nullif(count(last_rank), 0) AS last_share
+FROM fact_collective
+WHERE run_id = $run_id AND rank = $rank
 """
 
 _PIPELINE = """

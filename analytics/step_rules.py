@@ -52,6 +52,7 @@ def slow_rank(facts: RunFacts) -> Finding:
                 figures={
                     "slowdown_ratio": slow.slowdown_ratio,
                     "slowest_share": slow.slowest_share,
+                    "last_to_arrive_share": slow.last_share,
                     "host": slow.host,
                     "device_id": slow.device_id,
                     "num_steps": facts.num_steps,

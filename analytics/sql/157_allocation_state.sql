@@ -2,7 +2,8 @@
 -- Grain: one row per allocation, day and state, states of no time left out. Units: device-seconds,
 -- money in `currency`. Reads from: allocation_day, dim_rank, fact_step, fact_device_sample,
 -- fact_device_minute. The seconds of the states add up to the allocation and their costs to its
--- cost, exactly. training: in a recorded step. allocated_idle: sampled with at most 1 % of
+-- cost, exactly. training: in a recorded step; ranks that share a device train at the same time, and
+-- the longest window of a step counts. allocated_idle: sampled with at most 1 % of
 -- utilisation, or of SM activity where that is measured. other_work: sampled and neither.
 -- unobserved: neither step nor sample: it is not idle and not busy, and priced all the same.
 -- cause []: The state: training, other_work, allocated_idle or unobserved
@@ -13,20 +14,31 @@ WITH days AS MATERIALIZED (
     SELECT * FROM allocation_day
 ),
 
+device_step AS (
+    SELECT
+        dim_rank.host,
+        dim_rank.device_id,
+        min(fact_step.started_unix_ns) AS started_unix_ns,
+        max(fact_step.window_s) AS step_s
+    FROM fact_step
+    INNER JOIN dim_rank ON fact_step.run_id = dim_rank.run_id AND fact_step.rank = dim_rank.rank
+    WHERE dim_rank.device_id IS NOT NULL
+    GROUP BY dim_rank.host, dim_rank.device_id, fact_step.run_id, fact_step.step
+),
+
 stepped AS (
     SELECT
         days.host,
         days.device_id,
         days.pool_id,
         days.began_unix_ns,
-        sum(fact_step.window_s) AS step_s
+        sum(device_step.step_s) AS step_s
     FROM days
-    INNER JOIN dim_rank ON days.host = dim_rank.host AND days.device_id = dim_rank.device_id
-    INNER JOIN fact_step
-        ON dim_rank.run_id = fact_step.run_id
-        AND dim_rank.rank = fact_step.rank
-        AND fact_step.started_unix_ns >= days.began_unix_ns
-        AND fact_step.started_unix_ns < days.ended_unix_ns
+    INNER JOIN device_step
+        ON days.host = device_step.host
+        AND days.device_id = device_step.device_id
+        AND device_step.started_unix_ns >= days.began_unix_ns
+        AND device_step.started_unix_ns < days.ended_unix_ns
     GROUP BY ALL
 ),
 

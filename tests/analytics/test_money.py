@@ -128,6 +128,18 @@ def test_allocated_time_is_training_idle_other_work_or_unobserved(paper):
     }
 
 
+def test_ranks_that_share_a_device_train_at_the_same_time(paper):
+    # two ranks of one CPU are in a step of an hour together: an hour, not two
+    run = paper.run("baseline", pipeline_id="a")
+    steps = [
+        paper.step("baseline", rank, 0, pipeline_id="a", started_unix_ns=NOON_NS, window_s=3600.0)
+        for rank in range(2)
+    ]
+    ranks = [rank_of(run.run_id, rank, device_id="gpu-0") for rank in range(2)]
+    found = states(run, *steps, *ranks, event(0), event(4, "released"))
+    assert found == {"training": (3600.0, 3.0), "unobserved": (10800.0, 9.0)}
+
+
 def test_a_device_without_any_sample_is_unobserved_and_priced_not_idle():
     # a wholly unseen device must neither vanish nor count as idle or busy
     seen = [event(0), event(1, "released"), sample(0.5, 1.0, 3600.0)]
