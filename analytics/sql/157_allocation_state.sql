@@ -11,7 +11,23 @@
 -- seconds [s]: Device time in this state
 -- cost []: Its part of the cost of the allocation on this day
 WITH days AS MATERIALIZED (
-    SELECT * FROM allocation_day
+    SELECT *, row_number() OVER () AS part_id FROM allocation_day
+),
+
+-- a row for each day of UTC that a part touches: joined by equality, no sample meets every day
+part_day AS (
+    SELECT
+        part_id,
+        host,
+        device_id,
+        began_unix_ns,
+        ended_unix_ns,
+        unnest(
+            generate_series(
+                began_unix_ns // 86400000000000, (ended_unix_ns - 1) // 86400000000000
+            )
+        ) AS utc_day
+    FROM days
 ),
 
 device_step AS (
@@ -27,19 +43,15 @@ device_step AS (
 ),
 
 stepped AS (
-    SELECT
-        days.host,
-        days.device_id,
-        days.pool_id,
-        days.began_unix_ns,
-        sum(device_step.step_s) AS step_s
-    FROM days
+    SELECT part_day.part_id, sum(device_step.step_s) AS step_s
+    FROM part_day
     INNER JOIN device_step
-        ON days.host = device_step.host
-        AND days.device_id = device_step.device_id
-        AND device_step.started_unix_ns >= days.began_unix_ns
-        AND device_step.started_unix_ns < days.ended_unix_ns
-    GROUP BY ALL
+        ON part_day.host = device_step.host
+        AND part_day.device_id = device_step.device_id
+        AND part_day.utc_day = device_step.started_unix_ns // 86400000000000
+        AND device_step.started_unix_ns >= part_day.began_unix_ns
+        AND device_step.started_unix_ns < part_day.ended_unix_ns
+    GROUP BY part_day.part_id
 ),
 
 samples AS (
@@ -66,19 +78,17 @@ samples AS (
 
 sampled AS (
     SELECT
-        days.host,
-        days.device_id,
-        days.pool_id,
-        days.began_unix_ns,
+        part_day.part_id,
         coalesce(sum(samples.observed_s) FILTER (WHERE active_share <= 0.01), 0) AS idle_s,
         coalesce(sum(samples.observed_s) FILTER (WHERE active_share IS NOT NULL), 0) AS observed_s
-    FROM days
+    FROM part_day
     INNER JOIN samples
-        ON days.host = samples.host
-        AND days.device_id = samples.device_id
-        AND samples.seen_unix_ns >= days.began_unix_ns
-        AND samples.seen_unix_ns < days.ended_unix_ns
-    GROUP BY ALL
+        ON part_day.host = samples.host
+        AND part_day.device_id = samples.device_id
+        AND part_day.utc_day = samples.seen_unix_ns // 86400000000000
+        AND samples.seen_unix_ns >= part_day.began_unix_ns
+        AND samples.seen_unix_ns < part_day.ended_unix_ns
+    GROUP BY part_day.part_id
 ),
 
 told AS (
@@ -89,8 +99,8 @@ told AS (
         CAST(round(coalesce(sampled.idle_s, 0) * 1e9) AS BIGINT) AS idle_ns,
         CAST(round(coalesce(sampled.observed_s, 0) * 1e9) AS BIGINT) AS observed_ns
     FROM days
-    LEFT JOIN stepped USING (host, device_id, pool_id, began_unix_ns)
-    LEFT JOIN sampled USING (host, device_id, pool_id, began_unix_ns)
+    LEFT JOIN stepped USING (part_id)
+    LEFT JOIN sampled USING (part_id)
 ),
 
 cut AS (
@@ -139,10 +149,10 @@ ranked AS (
     SELECT
         *,
         row_number() OVER (
-            PARTITION BY host, device_id, pool_id, began_unix_ns ORDER BY remainder DESC, cause_rank
+            PARTITION BY part_id ORDER BY remainder DESC, cause_rank
         ) AS place,
         all_micros - CAST(
-            sum(floor_micros) OVER (PARTITION BY host, device_id, pool_id, began_unix_ns) AS HUGEINT
+            sum(floor_micros) OVER (PARTITION BY part_id) AS HUGEINT
         ) AS num_left
     FROM floored
 )
