@@ -1,7 +1,7 @@
 """Times `seqscale analyze-trace` beside HolisticTraceAnalysis 0.5.0, and compares their figures.
 
     python3 -m venv VENV
-    VENV/bin/pip install 'pandas<3' 'numpy<3' plotly networkx pydot pyyaml
+    VENV/bin/pip install 'pandas<3' 'numpy<3' plotly networkx pydot pyyaml psutil
     VENV/bin/pip install --no-deps HolisticTraceAnalysis==0.5.0
     python bench/traces.py --hta-python VENV/bin/python --repeats 5 TRACES_OF_ONE_JOB [ANOTHER ...]
 

@@ -25,6 +25,7 @@ class Clock:
 
     offset_ns: int
     uncertainty_ns: int | None  # None where nothing tells it
+    is_shared: bool = False  # one clock by the host, however far apart its collectives end
 
 
 def clocks(
@@ -50,7 +51,7 @@ def clocks(
         elif len(differences):
             offset = 0 if is_shared else round(float(np.median(differences)))
             error = round(float(np.median(np.abs(differences - offset))))
-        found[rank] = Clock(offset, error)
+        found[rank] = Clock(offset, error, is_shared)
     return found
 
 

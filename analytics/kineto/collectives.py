@@ -171,7 +171,8 @@ def _tell_last(same: list[Collective], found: Mapping[int, Clock]) -> None:
     """Tell the ranks of one collective who came last, where their times can be of one."""
     aligned = {one.rank: one.arrived_ns - found[one.rank].offset_ns for one in same}
     last_rank = max(aligned, key=lambda rank: (aligned[rank], -rank))
-    slack = TOLERANCE_NS + 2 * max(found[one.rank].uncertainty_ns or 0 for one in same)
+    errors = [clock.uncertainty_ns or 0 for clock in map(found.__getitem__, aligned)]
+    slack = TOLERANCE_NS + (0 if found[last_rank].is_shared else 2 * max(errors))
     first_end = min(one.ended_ns - found[one.rank].offset_ns for one in same)
     if first_end + slack < aligned[last_rank]:
         return
