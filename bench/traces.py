@@ -9,7 +9,7 @@ HTA has a venv of its own: it asks for JupyterLab, which it does not need to ana
 pandas of before. Both do the same work: read the traces, temporal breakdown, overlap of
 communication, idle causes of every rank. Each repeat is a process of its own, and the two take
 turns. Time and memory are those of the process and its children; "work" leaves out the start of
-Python and the imports. Memory is the largest resident set, of the process or of one child.
+Python and the imports, CPU time holds them. Memory is the largest resident set, of the process or of one child.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ print(json.dumps({"work_s": work_s, "figures": figures}))
 
 
 def run(python: str, program: str, path: Path, *, cwd: Path) -> dict[str, Any]:
-    """One process: wall time [s], time of the work alone [s], memory [MiB] and its figures."""
+    """One process: wall and CPU time [s], time of the work alone [s], memory [MiB], figures."""
     measured = (
         "import json, resource, subprocess, sys\n"
         "done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)\n"
-        "used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
-        "sys.stderr.write(json.dumps(used))\n"
+        "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+        "cpu_s = used.ru_utime + used.ru_stime\n"
+        "sys.stderr.write(json.dumps([used.ru_maxrss, cpu_s]))\n"
         "sys.stdout.buffer.write(done.stdout)\n"
         "sys.exit(done.returncode)\n"
     )
@@ -85,7 +86,8 @@ def run(python: str, program: str, path: Path, *, cwd: Path) -> dict[str, Any]:
     if done.returncode != 0:
         raise SystemExit(f"{python} ended with {done.returncode} on {path}: {done.stderr[-300:]}")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found | {"whole_s": whole_s, "peak_mib": json.loads(done.stderr) / 1024}
+    peak_kib, cpu_s = json.loads(done.stderr)
+    return found | {"whole_s": whole_s, "cpu_s": cpu_s, "peak_mib": peak_kib / 1024}
 
 
 def compare(path: Path, hta_python: str, repeats: int) -> None:
@@ -96,7 +98,7 @@ def compare(path: Path, hta_python: str, repeats: int) -> None:
         ours.append(run(sys.executable, _OURS, path, cwd=ROOT))
         theirs.append(run(hta_python, _HTA, path, cwd=Path("/")))
     print(f"{path.name}: medians of {repeats}")
-    for key, unit in (("whole_s", "s"), ("work_s", "s"), ("peak_mib", "MiB")):
+    for key, unit in (("whole_s", "s"), ("work_s", "s"), ("cpu_s", "s"), ("peak_mib", "MiB")):
         a, b = (statistics.median(one[key] for one in found) for found in (ours, theirs))
         print(f"  {key:9} ours {a:8.2f} {unit:4} HTA {b:8.2f} {unit:4} ratio {b / a:6.1f}x")
     for rank, figures in theirs[0]["figures"].items():
@@ -113,7 +115,9 @@ def compare(path: Path, hta_python: str, repeats: int) -> None:
 
 def main() -> None:
     """The door."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--hta-python", required=True, help="Python that has HTA 0.5.0")
     parser.add_argument("--repeats", type=int, default=5)

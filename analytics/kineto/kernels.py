@@ -10,14 +10,15 @@ Price: a few searches for each distinct name.
 
 from __future__ import annotations
 
+import functools
 import re
 
 COMPUTE, COMMUNICATION, COPY = 0, 1, 2
+_MEMORY = 1 << 14  # ranks of a job run the same kernels
 CLASSES = ("compute", "communication", "copy")
 
 _COMMUNICATION = re.compile(
     r"nccl|rccl|msccl|nvshmem|oneccl|^gloo:|cross_device_reduce|(one|two)_?shot_all_?reduce",
-    re.IGNORECASE,
 )
 # the first rule that fits; a fused kernel goes to what costs most in it
 _FAMILIES = (
@@ -38,20 +39,23 @@ _FAMILIES = (
         r"pointwise|index|gather|scatter|cast|where|clamp|arange|tensor_?iterator",
     ),
 )
-_RULES = tuple((family, re.compile(rule, re.IGNORECASE)) for family, rule in _FAMILIES)
+_RULES = tuple((family, re.compile(rule)) for family, rule in _FAMILIES)
 FAMILIES = ("communication", "memory", *(family for family, _ in _FAMILIES), "other")
 
 
+@functools.lru_cache(_MEMORY)
 def kernel_class(name: str) -> int:
     """COMMUNICATION or COMPUTE; copies are told by their category, not by a name."""
-    return COMMUNICATION if _COMMUNICATION.search(name) else COMPUTE
+    return COMMUNICATION if _COMMUNICATION.search(name.lower()) else COMPUTE
 
 
+@functools.lru_cache(_MEMORY)
 def kernel_family(name: str, its_class: int) -> str:
     """What a kernel does, one of FAMILIES."""
     if its_class != COMPUTE:
         return "communication" if its_class == COMMUNICATION else "memory"
-    return next((family for family, rule in _RULES if rule.search(name)), "other")
+    low = name.lower()  # faster than to ignore case in each rule
+    return next((family for family, rule in _RULES if rule.search(low)), "other")
 
 
 _KINDS = (
@@ -66,11 +70,13 @@ _KINDS = (
     ("gather", r"gather"),
     ("scatter", r"scatter"),
 )
-_KIND_RULES = tuple((kind, re.compile(rule, re.IGNORECASE)) for kind, rule in _KINDS)
+_KIND_RULES = tuple((kind, re.compile(rule)) for kind, rule in _KINDS)
 # Of these no rank can end before the last one has arrived.
 TOGETHER = frozenset({"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"})
 
 
+@functools.lru_cache(_MEMORY)
 def collective_kind(name: str) -> str:
     """The operation that the name of a collective's kernel, annotation or argument tells."""
-    return next((kind for kind, rule in _KIND_RULES if rule.search(name)), "other")
+    low = name.lower()
+    return next((kind for kind, rule in _KIND_RULES if rule.search(low)), "other")

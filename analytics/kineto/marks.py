@@ -7,6 +7,7 @@ Price: a few searches for each distinct name.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ class Mark:
     group: str | None = None
 
 
+@functools.lru_cache(1 << 14)
 def what_it_marks(name: str) -> tuple[str, str] | None:
     """(what, label) of a name that marks something, else None."""
     step = _STEP.match(name)
