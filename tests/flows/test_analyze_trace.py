@@ -1,0 +1,51 @@
+"""`seqscale analyze-trace` shows what traces say, as text or as one JSON document."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from analytics.errors import ConfigError, InputError
+from flows.cli import app
+from tests.analytics.test_kineto_parts import note
+from tests.analytics.test_kineto_reading import kernel, launch, write
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "traces").mkdir()
+    for rank, arrived in ((0, 10), (1, 40)):
+        found = [note("ProfilerStep#1", 0, 100), launch(1, 1), launch(0, 2)]
+        found += [kernel(arrived, 50 - arrived, "ncclKernel_AllReduce", device=rank)]
+        found += [kernel(0, 10, correlation=2, device=rank)]
+        about = {"distributedInfo": {"rank": rank, "world_size": 2}}
+        about["deviceProperties"] = [{"name": "paper"}] * 2
+        write(tmp_path / "traces" / f"rank{rank}.json", found, **about)
+    return tmp_path / "traces"
+
+
+def run(*args):
+    return CliRunner().invoke(app, ["analyze-trace", *map(str, args)])
+
+
+def test_json_is_one_document_with_the_figures_of_each_rank(folder):
+    done = run(folder, "--json")
+    assert done.exit_code == 0
+    first, second = json.loads(done.stdout)["ranks"]
+    assert (first["idle_us"], first["compute_us"], first["non_compute_us"]) == (0, 10, 40)
+    assert first["overlap_share"] == 0
+    assert first["straggler_wait_s"] == pytest.approx(30e-6)
+    assert second["straggler_wait_s"] == 0
+
+
+def test_the_table_has_a_line_for_each_rank(folder):
+    lines = run(folder).stdout.splitlines()
+    assert lines[0] == "2 of 2 ranks"
+    assert [line.split()[0] for line in lines[2:4]] == ["0", "1"]
+    assert "30.0%" in lines[2]
+
+
+def test_a_mistake_is_told_in_one_message(folder):
+    assert isinstance(run(folder / "nothing.json").exception, InputError)
+    half = run(folder, "--runs-dir", folder / "runs", "--currency", "EUR")
+    assert isinstance(half.exception, ConfigError)
