@@ -9,7 +9,8 @@ HTA has a venv of its own: it asks for JupyterLab, which it does not need to ana
 pandas of before. Both do the same work: read the traces, temporal breakdown, overlap of
 communication, idle causes of every rank. Each repeat is a process of its own, and the two take
 turns. Time and memory are those of the process and its children; "work" leaves out the start of
-Python and the imports, CPU time holds them. Memory is the largest resident set, of the process or of one child.
+Python and the imports, CPU time holds them. Memory is the largest resident set, of the process or
+of one child.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def compare(path: Path, hta_python: str, repeats: int) -> None:
                     strict=True)  # fmt: skip
         told = [
             f"{name} {a if a is None else round(a, 4)}"
-            + ("" if a == b or None not in (a, b) and abs(a - b) < 1e-4 else f" (HTA {b})")
+            + ("" if a == b or (None not in (a, b) and abs(a - b) < 1e-4) else f" (HTA {b})")
             for name, a, b in pairs
         ]
         print(f"  rank {rank}: " + ", ".join(told))

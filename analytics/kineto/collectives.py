@@ -26,6 +26,8 @@ from analytics.kineto.marks import COLLECTIVE, Mark, bytes_told
 from analytics.kineto.reading import Trace
 from analytics.kineto.windows import Windows
 
+# launched, start, end [ns], kind, process group, its size, bytes sent
+_Made = tuple[int, int, int, str, str | None, int | None, int | None]
 TOLERANCE_NS = 20_000  # what clocks of one host's devices may differ by in a trace
 
 
@@ -131,7 +133,7 @@ def waits(own: Sequence[Collective], comm: np.ndarray, base_unix_ns: int) -> np.
 
 
 def _on_host(trace: Trace, rank: int, tiles: Windows) -> list[Collective]:
-    made = [
+    made: list[_Made] = [
         (mark.start_ns, mark.start_ns, mark.end_ns, mark.label, mark.group, None, mark.sent_bytes)
         for mark in trace.marks
         if mark.what == COLLECTIVE
@@ -140,7 +142,7 @@ def _on_host(trace: Trace, rank: int, tiles: Windows) -> list[Collective]:
 
 
 def _numbered(
-    made: list[tuple[int, int, int, str, str | None, int | None, int | None]],
+    made: list[_Made],
     trace: Trace,
     rank: int,
     tiles: Windows,

@@ -126,14 +126,15 @@ def _what_it_is(text: bytes) -> str:
 
 def _cut(text: bytes) -> tuple[Piece, bytes] | None:
     """The whole events of a text and the text after them, or None where no cut is found."""
-    seams = list(_SEAM.finditer(text, max(0, len(text) - PIECE_BYTES // 2)))
-    likely = [seam for seam in seams if seam.group(1)][-_TRIES:] or seams[-_TRIES:]
-    for seam in reversed(likely):
-        whole = b"[" + text[: seam.start() + 1] + b"]"
-        try:
-            return Piece(parse(whole), whole), text[seam.end() :]
-        except ValueError:
-            continue
+    for reach in (PIECE_BYTES >> 4, len(text)):
+        seams = list(_SEAM.finditer(text, max(0, len(text) - reach)))
+        likely = [seam for seam in seams if seam.group(1)][-_TRIES:] or seams[-_TRIES:]
+        for seam in reversed(likely):
+            whole = b"[" + text[: seam.start() + 1] + b"]"
+            try:
+                return Piece(parse(whole), whole), text[seam.end() :]
+            except ValueError:
+                continue
     return None
 
 

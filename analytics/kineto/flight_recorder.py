@@ -167,7 +167,9 @@ def _entry(entry: Any) -> Entry | str:
     is_p2p = entry.get("is_p2p") is True
     sequence = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
     name = entry.get("profiling_name")
-    if created is None or not _is_whole(sequence) or not isinstance(name, str):
+    if created is None or not isinstance(sequence, int) or not isinstance(name, str):
+        return "incomplete"
+    if not _is_whole(sequence):
         return "incomplete"
     began = _time(entry.get("time_discovered_started_ns"))
     ended = _time(entry.get("time_discovered_completed_ns"))
@@ -185,7 +187,7 @@ def _entry(entry: Any) -> Entry | str:
     told = {"Input Dims": _listed(shapes), "Input type": _listed(kinds)}
     return Entry(
         group=str(group)[:200] if isinstance(group, str | int) else "",
-        kind=collective_kind(name), is_p2p=is_p2p, sequence=int(sequence), created_ns=created,
+        kind=collective_kind(name), is_p2p=is_p2p, sequence=sequence, created_ns=created,
         began_ns=start, duration_ns=duration_ns, sent_bytes=bytes_told(told),
     )  # fmt: skip
 

@@ -107,8 +107,10 @@ def test_without_every_rank_the_wait_is_not_told_apart():
 def test_collectives_that_cannot_be_one_are_not_joined():
     first, second = two_ranks()
     late = trace(
-        [note("ProfilerStep#1", 0, 900), launch(1, 1)]
-        + [kernel(800, 5, "ncclKernel_AllReduce_RING", device=1)],
+        [
+            note("ProfilerStep#1", 0, 900), launch(1, 1),
+            kernel(800, 5, "ncclKernel_AllReduce_RING", device=1),
+        ],
         rank=1, world_size=2, devices=2, base=10**18,
     )  # fmt: skip
     assert second.rank == late.rank
@@ -136,7 +138,9 @@ device_events = st.builds(
 )  # fmt: skip
 host_events = st.one_of(
     st.builds(launch, times, st.integers(0, 6)),
-    st.builds(lambda n, ts, dur: note(f"ProfilerStep#{n}", ts, dur), st.integers(0, 3), times, times),
+    st.builds(
+        lambda n, ts, dur: note(f"ProfilerStep#{n}", ts, dur), st.integers(0, 3), times, times
+    ),
     st.builds(lambda ts, dur: note("enumerate(DataLoader)#x", ts, dur), times, times),
 )
 
