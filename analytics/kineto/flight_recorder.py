@@ -180,7 +180,8 @@ def _entry(entry: Any) -> Entry | str:
     elif ended is not None and ended >= start:
         duration_ns = ended - start
     else:
-        return "not_completed"
+        # gloo's entries are retired without a time of their end
+        return "no_duration" if entry.get("retired") is True else "not_completed"
     group = entry.get("process_group")
     group = group[0] if isinstance(group, list | tuple) and group else entry.get("pg_id", "")
     shapes, kinds = entry.get("input_sizes"), entry.get("input_dtypes")
