@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from analytics.telemetry.import_options import ImportOptions
     from analytics.telemetry.importing import Outcome
 
 _RUNS_DIR = Path("runs")
@@ -54,10 +53,12 @@ def import_telemetry(
     mapped: Annotated[
         list[str] | None, typer.Option("--map", help="COLUMN=FIELD of a CSV; may be repeated.")
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Form of the files; found when left out.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Form of the files; found when left out.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Import logs of devices, traces, dumps or bills; every row is loaded or rejected with reason."""
+    """Import logs of devices, traces, dumps or bills; every row is loaded or rejected."""
     from analytics.telemetry.import_options import ImportOptions
     from analytics.telemetry.importing import REFUSED
     from analytics.telemetry.importing import import_telemetry as import_path

@@ -43,6 +43,7 @@ from analytics.telemetry.recognising import (
     form_of,
     is_trace_head,
     is_trace_tar,
+    of_many_ranks,
 )
 from analytics.telemetry.run_clock import fit_to_run
 
@@ -95,15 +96,26 @@ def import_telemetry(
         try:
             outcomes.append(_import_one(source, runs_dir, told))
         except (InputError, ConfigError) as error:
-            outcomes.append(Outcome(path=str(source), status=REFUSED, reason=str(error)))
+            outcomes.append(Outcome(path=str(source.path), status=REFUSED, reason=str(error)))
     return outcomes
 
 
-def _sources(path: Path) -> list[Path]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Source:
+    """What is imported at once: a file, an MLflow store, or the files of all ranks of a run."""
+
+    path: Path
+    form: str | None
+    files: list[Path]
+
+
+def _sources(path: Path) -> list[_Source]:
     """What to import one by one: a file, a folder that is one import, or a folder's files."""
     try:
-        if path.is_file() or (path.is_dir() and mlflow_metrics.looks_like_store(path)):
-            return [path]
+        if path.is_file():
+            return [_Source(path=path, form=None, files=[path])]
+        if path.is_dir() and mlflow_metrics.looks_like_store(path):
+            return [_Source(path=path, form="mlflow_store", files=[])]
         if not path.is_dir():
             raise InputError(f"{shown(path)}: there is no such file or folder. Check the path.")
         if any(path.glob("journal/*/*.jsonl")) or any(path.glob("*/*journal/*/*.jsonl")):
@@ -124,16 +136,20 @@ def _sources(path: Path) -> list[Path]:
             "of one command. Import its folders one by one."
         )
     # the ranks of a run are one import: a straggler shows between them alone
-    folders = {one.parent for one in found if is_trace_head(head(one))}
-    return sorted(folders | {one for one in found if one.parent not in folders})
+    sources: dict[tuple[Path, str | None], list[Path]] = {}
+    for one in found:
+        form = of_many_ranks(head(one))
+        sources.setdefault((one.parent if form else one, form), []).append(one)
+    return [_Source(path=at, form=form, files=files) for (at, form), files in sources.items()]
 
 
-def _import_one(path: Path, runs_dir: Path, options: ImportOptions) -> Outcome:
+def _import_one(source: _Source, runs_dir: Path, options: ImportOptions) -> Outcome:
     """Import one source; raises SeqscaleError when it is refused."""
-    if path.is_dir():
-        if mlflow_metrics.looks_like_store(path):
-            return _landed(path, path, "mlflow_store", runs_dir, options)
-        return _handed_on(path, TRACE, runs_dir, options)
+    path = source.path
+    if source.form == "mlflow_store":
+        return _landed(path, path, "mlflow_store", runs_dir, options)
+    if source.form is not None:
+        return _handed_on(source, source.form, runs_dir, options)
     try:
         with tempfile.TemporaryDirectory(prefix="seqscale-import-") as scratch:
             plain, form = path, None
@@ -144,29 +160,29 @@ def _import_one(path: Path, runs_dir: Path, options: ImportOptions) -> Outcome:
                 plain = path if is_trace else unpacked(path, Path(scratch))
             form = form or form_of(plain, options)
             if form in (TRACE, DUMP, BILL):
-                return _handed_on(path, form, runs_dir, options)
+                return _handed_on(source, form, runs_dir, options)
             return _landed(path, plain, form, runs_dir, options)
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-def _handed_on(path: Path, form: str, runs_dir: Path, options: ImportOptions) -> Outcome:
+def _handed_on(source: _Source, form: str, runs_dir: Path, options: ImportOptions) -> Outcome:
     """Traces, dumps and bills have rooms of their own."""
     before = set(landing.landed(runs_dir))
     if form == TRACE:
         from analytics.kineto.importing import import_traces
 
-        about: DimImport = import_traces(path, runs_dir)
+        about: DimImport = import_traces(source.files, runs_dir, host=options.host)
     elif form == DUMP:
         from analytics.kineto.flight_recorder import import_dumps
 
-        about = import_dumps(path, runs_dir)
+        about = import_dumps(source.files, runs_dir, host=options.host)
     else:
         from analytics.billing import import_bill
 
-        about = import_bill(path, runs_dir)
+        about = import_bill(source.path, runs_dir)
     is_new = runs_dir / landing.FOLDER / about.import_id not in before
-    return Outcome(path=str(path), status=IMPORTED if is_new else ALREADY, about=about)
+    return Outcome(path=str(source.path), status=IMPORTED if is_new else ALREADY, about=about)
 
 
 def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportOptions) -> Outcome:

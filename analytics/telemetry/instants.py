@@ -167,9 +167,7 @@ def _local(cell: str) -> int | None:
         if len(_days) > 10_000:
             _days.clear()
         match = _YEAR_FIRST.fullmatch(day) or _PLAIN_DAY.fullmatch(day)
-        _days[day] = (
-            _midnight_s(int(match[1]), int(match[2]), int(match[3])) if match else None
-        )
+        _days[day] = _midnight_s(int(match[1]), int(match[2]), int(match[3])) if match else None
     return _with_clock(_days[day], clock)
 
 

@@ -127,6 +127,11 @@ def import_table(lines: Iterable[tuple[int, str, bool]], gathering: Gathering, w
     for cut in records(lines, ","):
         if names is None or _names(cut.text) == names:
             names = _names(cut.text)
+            if not set(names) >= _COLUMNS:
+                raise InputError(
+                    f"{where}: expected a header with key, value and timestamp, as MLflow names "
+                    f"them; it begins with {cut.text[:60]!r}."
+                )
         elif cut.fault or len(cut.cells) != len(names):
             gathering.reject(cut.line, cut.fault or "wrong_number_of_cells", cut.text)
         else:

@@ -25,6 +25,7 @@ _KNOWN = (
     "Prometheus, MLflow's system metrics, a profiler's trace, a flight recorder's dump, or a FOCUS "
     "cost export"
 )
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _TRACE_WORDS = ('"traceEvents"', '"deviceProperties"', '"distributedInfo"')
 
 
@@ -40,7 +41,7 @@ def form_of(path: Path, options: ImportOptions) -> str:
         return options.kind
     if start.startswith(b"SQLite format 3\0"):
         return "mlflow_sqlite"
-    if re.match(rb"\x80[\x02-\x05]", start) or start.startswith(b"PK\x03\x04"):
+    if _PICKLE.match(start) or start.startswith(b"PK\x03\x04"):
         return _binary(path)
     text = decoded_head(start)
     if text.lstrip()[:1] in ("{", "["):
@@ -52,6 +53,13 @@ def is_trace_tar(start: bytes) -> bool:
     """Whether an unpacked tar's first member is named as a trace: several ranks in one archive."""
     name = start[:100].split(b"\0")[0]
     return start[257:262] == b"ustar" and name.endswith((b".json", b".json.gz", b"/"))
+
+
+def of_many_ranks(start: bytes) -> str | None:
+    """TRACE or DUMP by a file's first bytes, the forms of which every rank writes a file."""
+    if is_trace_head(start):
+        return TRACE
+    return DUMP if _PICKLE.match(start) else None
 
 
 def is_trace_head(start: bytes) -> bool:

@@ -11,7 +11,9 @@ from analytics.telemetry.importing import REFUSED, Outcome, import_telemetry
 UTC = ImportOptions(time_zone="UTC", host="h")
 
 
-def import_text(folder: Path, text: str | bytes, options: ImportOptions = UTC, name="log") -> Outcome:
+def import_text(
+    folder: Path, text: str | bytes, options: ImportOptions = UTC, name="log"
+) -> Outcome:
     """The outcome of a file of this content; its landing zone is `folder/runs`."""
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -203,7 +203,9 @@ def test_without_a_header_what_stays_open_is_asked_and_fields_answer(tmp_path):
 
 def test_a_log_of_one_moment_has_each_device_once(tmp_path):
     taken = ImportOptions(host="h", taken_unix_ns=5 * S)
-    assert "several rows of gpu-0" in refusal(tmp_path, "index,util,gpu_util\n0,1,1\n0,1,2\n", taken)
+    assert "several rows of gpu-0" in refusal(
+        tmp_path, "index,util,gpu_util\n0,1,1\n0,1,2\n", taken
+    )
 
 
 def test_the_same_bytes_again_change_nothing_and_other_options_are_refused(tmp_path):
@@ -243,9 +245,12 @@ def test_an_option_out_of_its_bounds_is_said(wrong):
 
 
 ROWS = st.lists(
-    st.tuples(st.integers(0, 5), st.integers(0, 2), st.sampled_from(["1 %", "50 %", "[N/A]", "900"])),
-    min_size=1, max_size=12,
-)  # fmt: skip
+    st.tuples(
+        st.integers(0, 5), st.integers(0, 2), st.sampled_from(["1 %", "50 %", "[N/A]", "900"])
+    ),
+    min_size=1,
+    max_size=12,
+)
 
 
 @settings(

@@ -144,9 +144,7 @@ AT_MS = 1_767_225_600_000
 
 def mlflow_sqlite(path):
     with sqlite3.connect(path) as con:
-        con.execute(
-            "CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan BOOLEAN)"
-        )
+        con.execute("CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan BOOLEAN)")
         rows = [(key, value, AT_MS + ms, "r1", 0, False) for key, value, ms in POINTS]
         con.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", rows)
     con.close()

@@ -43,7 +43,7 @@ ALL_TOLD = ImportOptions(
     interval_s=1.0,
 )  # fmt: skip
 QUIET = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -111,10 +111,10 @@ def test_a_log_with_a_part_replaced_or_cut_off_is_answered(tmp_path, counted, ki
 @pytest.mark.parametrize(
     "content",
     [
-        b"x" * (20 << 20),  # one endless line
-        HEADER.encode() + b"9" * (20 << 20),
-        b"timestamp,gpu_util" + b",a" * (5 << 20),  # millions of columns
-        HEADER.encode() + b'"' + b"a\n" * (5 << 20),  # a quote that is never closed
+        b"x" * (8 << 20),  # one endless line
+        HEADER.encode() + b"9" * (8 << 20),
+        b"timestamp,gpu_util" + b",a" * (2 << 20),  # millions of columns
+        HEADER.encode() + b'"' + b"a\n" * 50_000,  # a quote that is never closed
         b"[" * (2 << 20),
         b'{"status": "success", "data": ' + b"[" * (2 << 20),
     ],
@@ -129,7 +129,7 @@ def test_memory_stays_small_whatever_the_shape(tmp_path, counted, content):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 120 << 20
+    assert peak < 60 << 20
 
 
 def test_a_flood_of_bad_rows_is_rejected_row_by_row(tmp_path):

@@ -156,9 +156,7 @@ def test_a_gpu_in_slices_has_no_utilisation_and_each_slice_its_own_row(telemetry
         "memory_used_bytes", "power_w",
     )  # fmt: skip
     assert found[0] == (uuid, None, None, None, 50 * 2**20, 67.03)
-    assert found[1:] == [
-        (f"{uuid}/{gi}/0", None, gi, 0, 12 * 2**20, None) for gi in (3, 4, 5, 6)
-    ]
+    assert found[1:] == [(f"{uuid}/{gi}/0", None, gi, 0, 12 * 2**20, None) for gi in (3, 4, 5, 6)]
 
 
 def test_blanks_of_dcgm_and_lines_that_are_no_samples_leave_no_figure(telemetry, tmp_path):

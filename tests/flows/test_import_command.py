@@ -1,0 +1,60 @@
+"""`seqscale import-telemetry`: what it prints, its exit codes, its one JSON document."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+
+TEXT = "timestamp,index,gpu_util\n2026-01-01T00:00:00Z,0,5\n2026-01-01T00:00:01Z,0,999\nx,0,5\n"
+
+
+@pytest.fixture
+def command(tmp_path):
+    (tmp_path / "log.csv").write_text(TEXT)
+    (tmp_path / "notes.txt").write_text("nothing here")
+
+    def run(*arguments: str):
+        runs = ["--runs-dir", str(tmp_path / "runs")]
+        return CliRunner().invoke(app, ["import-telemetry", *arguments, *runs])
+
+    return run
+
+
+def test_what_was_read_loaded_and_rejected_is_told_by_reason(command, tmp_path):
+    result = command(str(tmp_path / "log.csv"), "--host", "h")
+    assert result.exit_code == 0, result.output
+    assert "3 rows read = 2 loaded + 1 rejected; 2 records" in result.stdout
+    assert "rejected: 1 time_unreadable" in result.stdout
+    assert "figures left out: 1 cell_out_of_range: utilization_share" in result.stdout
+    assert (tmp_path / "runs" / "warehouse.duckdb").is_file()
+
+
+def test_json_is_one_document_and_a_refused_file_ends_in_two(command, tmp_path):
+    result = command(str(tmp_path / "log.csv"), str(tmp_path / "notes.txt"), "--json")
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)["outcomes"]
+    assert [one["status"] for one in found] == ["imported", "refused"]
+    assert found[0]["about"]["num_read"] == 3
+
+
+def test_a_folder_with_something_to_import_ends_well_and_tells_the_rest(command, tmp_path):
+    result = command(str(tmp_path), "--host", "h")
+    assert result.exit_code == 0
+    assert "notes.txt" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--started", "yesterday"], "with its zone"),
+        (["--map", "duty"], "COLUMN=FIELD"),
+        (["--estimate-clock"], "--pipeline"),
+        (["--kind", "fax"], "expected one of"),
+    ],
+)
+def test_a_mistyped_option_is_one_message(command, tmp_path, arguments, message):
+    result = command(str(tmp_path / "log.csv"), *arguments)
+    assert message in str(result.exception)
+    assert type(result.exception).__name__ in ("InputError", "ConfigError")
