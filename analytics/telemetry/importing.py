@@ -301,8 +301,8 @@ def _already(path: Path, known: DimImport, options: ImportOptions, runs_dir: Pat
         raise InputError(
             f"{shown(path)}: the same bytes were imported before with another {other[0]} "
             f"({told[other[0]][1]}). To import them anew, delete the folder "
-            f"{runs_dir / landing.FOLDER / known.import_id}, run 'seqscale load --rebuild --drop-gone "
-            f"--runs-dir {runs_dir}' and then this command again."
+            f"{runs_dir / landing.FOLDER / known.import_id}, run 'seqscale load --rebuild "
+            f"--drop-gone --runs-dir {runs_dir}' and then this command again."
         )
     reason = f"the same bytes were imported before as {known.import_id}; nothing was changed"
     return Outcome(path=str(path), status=ALREADY, reason=reason, about=known)
