@@ -45,8 +45,9 @@ def estimate_offset(
 ) -> ClockOffset | None:
     """How far the clock of `other` is ahead of the first one's; None when nothing decides.
 
-    times_ns, values: shape (N,), ascending times and what holds from each until the next.
-    other_*: shape (M,), the same by the other clock. most_ns: the largest offset looked for [ns].
+    times_ns, values: shape (N,), ascending times and what holds from each until the next; exact.
+    other_*: shape (M,), samples of the same by the other clock, which tell of a change up to their
+    interval late: the error is at least that. most_ns: the largest offset looked for [ns].
     """
     if min(len(times_ns), len(other_times_ns)) < 8:
         return None
@@ -62,7 +63,7 @@ def estimate_offset(
     scores = _correlations(first, is_first, other, is_other)
     lags = np.arange(-len(grid) + 1, len(grid))
     inside = np.abs(lags) * step <= most_ns
-    return _peak(scores[inside], lags[inside], step, max(intervals))
+    return _peak(scores[inside], lags[inside], step, intervals[1])
 
 
 def _on_grid(times_ns: Int, values: Float, grid: Int) -> tuple[Float, Float]:
@@ -118,6 +119,4 @@ def _peak(scores: Float, lags: Int, step: int, interval: int) -> ClockOffset | N
         return None  # the best place may lie beyond what was looked at
     offset = int(lags[low] + lags[high]) * step // 2
     half = int(lags[high] - lags[low]) * step // 2
-    return ClockOffset(
-        offset_ns=offset, uncertainty_ns=max(half, interval // 2, step), correlation=top
-    )
+    return ClockOffset(offset_ns=offset, uncertainty_ns=max(half, interval, step), correlation=top)

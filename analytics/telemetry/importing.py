@@ -158,7 +158,7 @@ def _import_one(source: _Source, runs_dir: Path, options: ImportOptions) -> Outc
                 is_trace = is_trace_tar(start) or is_trace_head(start)
                 form = TRACE if is_trace else None
                 plain = path if is_trace else unpacked(path, Path(scratch))
-            form = form or form_of(plain, options)
+            form = form or form_of(plain, options, path)
             if form in (TRACE, DUMP, BILL):
                 return _handed_on(source, form, runs_dir, options)
             return _landed(path, plain, form, runs_dir, options)

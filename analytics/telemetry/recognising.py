@@ -29,24 +29,26 @@ _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _TRACE_WORDS = ('"traceEvents"', '"deviceProperties"', '"distributedInfo"')
 
 
-def form_of(path: Path, options: ImportOptions) -> str:
+def form_of(path: Path, options: ImportOptions, given: Path | None = None) -> str:
     """The form of a plain, unpacked file: one of KINDS, TRACE, DUMP or BILL.
 
+    given: the file as the person named it, where `path` was unpacked from it.
     Raises InputError saying what the file begins with when it is none of them.
     """
     start = head(path)
+    named = given or path
     if not start.strip(b"\0 \r\n\t"):
-        raise InputError(f"{shown(path)}: the file is empty. There is nothing to import.")
+        raise InputError(f"{shown(named)}: the file is empty. There is nothing to import.")
     if options.kind is not None:
         return options.kind
     if start.startswith(b"SQLite format 3\0"):
         return "mlflow_sqlite"
     if _PICKLE.match(start) or start.startswith(b"PK\x03\x04"):
-        return _binary(path)
+        return _binary(path, named)
     text = decoded_head(start)
     if text.lstrip()[:1] in ("{", "["):
-        return _of_json(path, text)
-    return _of_text(path, text, options)
+        return _of_json(path, text, named)
+    return _of_text(named, text, options)
 
 
 def is_trace_tar(start: bytes) -> bool:
@@ -68,15 +70,15 @@ def is_trace_head(start: bytes) -> bool:
     return is_object and any(word.encode() in start for word in _TRACE_WORDS)
 
 
-def _binary(path: Path) -> str:
+def _binary(path: Path, named: Path) -> str:
     from analytics.kineto.flight_recorder import looks_like_dump
 
     if looks_like_dump(path):
         return DUMP
-    raise _unknown(path, "a binary file")
+    raise _unknown(named, "a binary file")
 
 
-def _of_json(path: Path, text: str) -> str:
+def _of_json(path: Path, text: str, named: Path) -> str:
     if any(word in text for word in _TRACE_WORDS):
         return TRACE
     if '"resultType"' in text or re.search(r'"status"\s*:\s*"(success|error)"', text):
@@ -90,7 +92,7 @@ def _of_json(path: Path, text: str) -> str:
         return DUMP
     if looks_like_trace(path):
         return TRACE
-    raise _unknown(path, f"JSON that begins with {text.lstrip()[:60]!r}")
+    raise _unknown(named, f"JSON that begins with {text.lstrip()[:60]!r}")
 
 
 def _of_text(path: Path, text: str, options: ImportOptions) -> str:

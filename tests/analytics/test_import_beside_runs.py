@@ -1,0 +1,91 @@
+"""Imports that meet other rooms: a run's clock, traces of several ranks, the published warehouse."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analytics import warehouse
+from analytics.telemetry.import_options import ImportOptions
+from analytics.telemetry.importing import import_telemetry
+from tests.analytics.importing_logs import samples
+from tests.conftest import PIPELINE, STARTED_UNIX_NS
+
+S = 10**9
+
+
+@pytest.fixture
+def irregular(paper):
+    """A run whose steps are busy or not by chance; its edges in seconds from its start."""
+    rng = np.random.default_rng(3)
+    windows = rng.integers(5, 60, 40)
+    begins = np.cumsum(windows) - windows
+    steps = [
+        paper.step(
+            "baseline", 0, number, started_unix_ns=STARTED_UNIX_NS + int(begin) * S,
+            window_s=float(window), busy_s=float(window) * (number % 2), straggler_wait_s=0.0,
+            exposed_comm_s=0.0, data_wait_s=0.0, unattributed_s=float(window) * (1 - number % 2),
+            exposed_comm_total_s=0.0, comm_s=0.0,
+        )
+        for number, (begin, window) in enumerate(zip(begins, windows, strict=True))
+    ]  # fmt: skip
+    paper.write([paper.dataset(), paper.price()], writer="flow", attempt=None)
+    paper.write([paper.run("baseline"), *steps])
+    paper.publish()
+    return begins, int(windows.sum())
+
+
+def test_the_clock_of_a_log_is_fitted_to_the_run_it_was_taken_in(paper, irregular, tmp_path):
+    begins, total = irregular
+    ahead_s = 125
+    lines = ["timestamp,gpu_util"]
+    for second in range(total):
+        busy = (np.searchsorted(begins, second, side="right") - 1) % 2
+        lines.append(f"{STARTED_UNIX_NS // S + second + ahead_s},{100 * busy}")
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(lines) + "\n")
+    options = ImportOptions(host="h", pipeline_id=PIPELINE, estimate_clock=True)
+    (outcome,) = import_telemetry(path, paper.runs_dir, options)
+    about = outcome.about
+    assert about is not None, outcome.reason
+    assert abs(about.clock_offset_ns - ahead_s * S) <= about.clock_uncertainty_ns <= 3 * S
+    assert samples(paper.runs_dir, "min(sampled_unix_ns) OVER ()")[0][0] == about.first_unix_ns
+    assert abs(about.first_unix_ns - STARTED_UNIX_NS) <= about.clock_uncertainty_ns
+
+
+def test_a_log_that_does_not_move_with_the_run_keeps_its_clock(paper, irregular, tmp_path):
+    path = tmp_path / "log.csv"
+    rows = [f"{STARTED_UNIX_NS // S + second},50" for second in range(500)]
+    path.write_text("timestamp,gpu_util\n" + "\n".join(rows) + "\n")
+    options = ImportOptions(host="h", pipeline_id=PIPELINE, estimate_clock=True)
+    (outcome,) = import_telemetry(path, paper.runs_dir, options)
+    assert outcome.about.clock_offset_ns is None
+    assert any("not fitted" in note for note in outcome.notes)
+
+
+def test_imported_samples_are_in_the_published_warehouse(tmp_path):
+    path, runs_dir = tmp_path / "log.csv", tmp_path / "runs"
+    path.write_text("timestamp,gpu_util\n2026-01-01T00:00:00Z,5\nx,5\n")
+    import_telemetry(path, runs_dir, ImportOptions(host="h"))
+    for _ in range(2):
+        warehouse.load(runs_dir)
+    warehouse.publish(runs_dir)
+    with warehouse.open_published(runs_dir) as con:
+        found = con.execute("SELECT host, device_id, utilization_share FROM fact_device_sample")
+        assert found.fetchall() == [("h", "gpu-0", 0.05)]
+        kept = con.execute("SELECT line, reason FROM fact_import_reject").fetchall()
+        assert kept == [(3, "time_unreadable")]
+        counts = con.execute("SELECT num_read, num_loaded, num_rejected FROM dim_import")
+        assert counts.fetchall() == [(2, 1, 1)]
+
+
+def test_traces_of_a_folder_are_handed_on_as_one_import(tmp_path):
+    folder = Path(os.environ.get("SEQSCALE_TEST_DATA", "")) / "traces" / "hta" / "triton_example"
+    if not folder.is_dir():
+        pytest.skip("SEQSCALE_TEST_DATA names no folder with traces/")
+    (outcome,) = import_telemetry(folder, tmp_path)
+    assert outcome.about is not None, outcome.reason
+    assert outcome.about.source_kind == "kineto_trace"
+    (again,) = import_telemetry(folder, tmp_path)
+    assert again.status == "already"
