@@ -128,8 +128,8 @@ def _scaled(match: re.Match[str], per_s: int) -> int | None:
     fraction, power = match[2] or "", int(match[3] or 0)
     if power > 20:
         return None
-    digits: int = int(match[1] + fraction) * int(10**power) * NS // per_s
-    return digits // 10 ** len(fraction)
+    digits = int(match[1] + fraction) * int(10**power) * NS // per_s
+    return digits // int(10 ** len(fraction))
 
 
 def _of_order(matches: Sequence[re.Match[str]], day_first: bool | None, where: str) -> Instants:

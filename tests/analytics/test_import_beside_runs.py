@@ -1,4 +1,4 @@
-"""Imports that meet other rooms: a run's clock, traces of several ranks, the published warehouse."""
+"""Imports that meet other rooms: a run's clock, traces of a folder, the warehouse."""
 
 import os
 from pathlib import Path
