@@ -19,7 +19,7 @@ import hashlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import duckdb
 
@@ -213,7 +213,7 @@ def _text(path: Path) -> Iterator[IO[str]]:
     with path.open("rb") as raw:
         is_zipped = raw.read(2) == b"\x1f\x8b"
 
-    def opened(mode: str, **how: str) -> IO[str]:
+    def opened(mode: str, **how: str) -> IO[Any]:
         if is_zipped:
             return gzip.open(path, mode, **how)  # type: ignore[call-overload, no-any-return]
         return path.open(mode, **how)  # type: ignore[call-overload, no-any-return]

@@ -10,7 +10,7 @@ Definition: docs/advice.md.
 from __future__ import annotations
 
 from analytics.compare import Estimate
-from analytics.metrics import Row
+from analytics.plain_rows import Row
 from analytics.run_facts import RunFacts
 from analytics.run_findings import (
     DAY_S,
@@ -113,7 +113,7 @@ def skipped(facts: RunFacts) -> Finding:
 
 def evaluation(facts: RunFacts) -> Finding:
     """Evaluate less often; the last evaluation stays."""
-    [found] = [row for row in facts.spans if row["span_kind"] == "evaluation"] or [None]
+    found = next((row for row in facts.spans if row["span_kind"] == "evaluation"), None)
     if found is None or not facts.wall_s:
         return None
     share = found["duration_s"] / facts.wall_s

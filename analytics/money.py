@@ -14,7 +14,8 @@ from typing import Any
 
 import duckdb
 
-from analytics.metrics import CAUSE_LABELS, Row
+from analytics.metrics import CAUSE_LABELS
+from analytics.plain_rows import Row
 
 # What allocated device time was used for, in fixed order after the causes of a step.
 STATE_LABELS: dict[str, str] = {

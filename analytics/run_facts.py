@@ -14,8 +14,8 @@ import numpy as np
 
 from analytics.compare import Estimate, Floats, ratio_of_sums
 from analytics.errors import WarehouseError
-from analytics.metrics import Row
 from analytics.money import rows
+from analytics.plain_rows import Row
 
 NUM_GROUPS = 20  # consecutive steps that are resampled together
 LATEST = "latest"

@@ -8,6 +8,7 @@ Price: nothing.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from analytics.compare import Estimate
@@ -27,7 +28,7 @@ class Evidence:
 
     view: str  # table or view
     rows: dict[str, Any]  # column -> value that picks the rows
-    figures: dict[str, float | int | str | None]
+    figures: Mapping[str, float | int | str | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -317,4 +317,5 @@ def _run(about: DimImport, world_size: int, host: str | None) -> DimRun:
         collision_share=None, instance_type=None, device_hour_cost=None, currency=None,
         started_unix_ns=about.first_unix_ns or 0, seqscale_version=seqscale_version(),
         transport=None, precision=None, micro_batches=None, table_optimizer=None,
+        scaling_sha256=None,
     )  # fmt: skip

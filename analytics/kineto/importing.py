@@ -122,6 +122,7 @@ def _run(
         collision_share=None, instance_type=None, device_hour_cost=cost, currency=currency,
         started_unix_ns=about.first_unix_ns or 0, seqscale_version=seqscale_version(),
         transport=None, precision=None, micro_batches=None, table_optimizer=None,
+        scaling_sha256=None,
     )  # fmt: skip
 
 
