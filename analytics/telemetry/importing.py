@@ -44,6 +44,7 @@ from analytics.telemetry.recognising import (
     is_trace_head,
     is_trace_tar,
     of_many_ranks,
+    of_money,
 )
 from analytics.telemetry.run_clock import fit_to_run
 
@@ -113,7 +114,7 @@ def _sources(path: Path) -> list[_Source]:
     """What to import one by one: a file, a folder that is one import, or a folder's files."""
     try:
         if path.is_file():
-            return [_Source(path=path, form=None, files=[path])]
+            return [_Source(path=path, form=of_money(path), files=[path])]
         if path.is_dir() and mlflow_metrics.looks_like_store(path):
             return [_Source(path=path, form="mlflow_store", files=[])]
         if not path.is_dir():
@@ -135,10 +136,10 @@ def _sources(path: Path) -> list[_Source]:
             f"{shown(path)}: the folder holds {len(found):,} files, more than the {_MOST_FILES:,} "
             "of one command. Import its folders one by one."
         )
-    # the ranks of a run are one import: a straggler shows between them alone
+    # the ranks of a run are one import: a straggler shows between them alone; so are a bill's parts
     sources: dict[tuple[Path, str | None], list[Path]] = {}
     for one in found:
-        form = of_many_ranks(head(one))
+        form = of_many_ranks(head(one)) or of_money(one)
         sources.setdefault((one.parent if form else one, form), []).append(one)
     return [_Source(path=at, form=form, files=files) for (at, form), files in sources.items()]
 
@@ -159,7 +160,7 @@ def _import_one(source: _Source, runs_dir: Path, options: ImportOptions) -> Outc
                 form = TRACE if is_trace else None
                 plain = path if is_trace else unpacked(path, Path(scratch))
             form = form or form_of(plain, options, path)
-            if form in (TRACE, DUMP, BILL):
+            if form in (TRACE, DUMP):
                 return _handed_on(source, form, runs_dir, options)
             return _landed(path, plain, form, runs_dir, options)
     except OSError as error:
@@ -177,10 +178,14 @@ def _handed_on(source: _Source, form: str, runs_dir: Path, options: ImportOption
         from analytics.kineto.flight_recorder import import_dumps
 
         about = import_dumps(source.files, runs_dir, host=options.host)
-    else:
+    elif form == BILL:
         from analytics.billing import import_bill
 
         about = import_bill(source.path, runs_dir)
+    else:
+        from analytics.pools import import_pools
+
+        about = import_pools(source.path, runs_dir)
     is_new = runs_dir / landing.FOLDER / about.import_id not in before
     return Outcome(path=str(source.path), status=IMPORTED if is_new else ALREADY, about=about)
 

@@ -19,11 +19,11 @@ from analytics.telemetry.nvidia_smi_capture import looks_like_capture
 from analytics.telemetry.nvidia_smi_csv import DELIMITERS, header_layout
 from analytics.telemetry.nvidia_smi_dmon import looks_like_dmon
 
-TRACE, DUMP, BILL = "kineto_trace", "flight_recorder", "focus_bill"
+TRACE, DUMP, BILL, POOLS = "kineto_trace", "flight_recorder", "focus_bill", "pools"
 _KNOWN = (
     "nvidia-smi (--query-gpu as CSV, dmon, -q -x as XML), DCGM-exporter's text, a JSON answer of "
-    "Prometheus, MLflow's system metrics, a profiler's trace, a flight recorder's dump, or a FOCUS "
-    "cost export"
+    "Prometheus, MLflow's system metrics, a profiler's trace, a flight recorder's dump, a FOCUS "
+    "cost export, or a CSV of pools, teams or allocations (docs/costs.md)"
 )
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _TRACE_WORDS = ('"traceEvents"', '"deviceProperties"', '"distributedInfo"')
@@ -55,6 +55,16 @@ def is_trace_tar(start: bytes) -> bool:
     """Whether an unpacked tar's first member is named as a trace: several ranks in one archive."""
     name = start[:100].split(b"\0")[0]
     return start[257:262] == b"ustar" and name.endswith((b".json", b".json.gz", b"/"))
+
+
+def of_money(path: Path) -> str | None:
+    """BILL or POOLS, packed or a folder of parts as they may be; None when it is neither."""
+    from analytics.billing import looks_like_focus
+    from analytics.pools import looks_like_pools
+
+    if looks_like_focus(path):
+        return BILL
+    return POOLS if looks_like_pools(path) else None
 
 
 def of_many_ranks(start: bytes) -> str | None:
@@ -104,7 +114,6 @@ def _of_text(path: Path, text: str, options: ImportOptions) -> str:
         ("nvidia_smi_capture", looks_like_capture(stripped)),
         ("nvidia_smi_dmon", looks_like_dmon(text)),
         ("mlflow_csv", looks_like_table(first)),
-        (BILL, "BilledCost" in first and "ChargePeriodStart" in first),
         ("nvidia_smi_csv", any(header_layout(first, d, options.renamed) for d in DELIMITERS)),
         ("dcgm_text", looks_like_dcgm_text(text)),
         # what has columns at all gets its answer from the CSV reader, which names them

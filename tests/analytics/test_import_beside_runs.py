@@ -10,6 +10,7 @@ from analytics import warehouse
 from analytics.telemetry.import_options import ImportOptions
 from analytics.telemetry.importing import import_telemetry
 from tests.analytics.importing_logs import samples
+from tests.analytics.test_billing import written
 from tests.conftest import PIPELINE, STARTED_UNIX_NS
 
 S = 10**9
@@ -89,3 +90,23 @@ def test_traces_of_a_folder_are_handed_on_as_one_import(tmp_path):
     assert outcome.about.source_kind == "kineto_trace"
     (again,) = import_telemetry(folder, tmp_path)
     assert again.status == "already"
+
+
+def test_bills_of_any_packing_and_pools_find_their_rooms(tmp_path):
+    runs = tmp_path / "runs"
+    written(tmp_path / "bill.csv.gz", {})
+    written(tmp_path / "parts" / "1.csv", {"BilledCost": "1"})
+    written(tmp_path / "parts" / "2.csv", {"BilledCost": "2"})
+    (tmp_path / "pools.csv").write_text("pool_id,cloud\np,own\n")
+    found = [
+        import_telemetry(tmp_path / name, runs, ImportOptions())
+        for name in ("bill.csv.gz", "parts", "pools.csv")
+    ]
+    abouts = [outcome.about for [outcome] in found]  # the parts of a bill are one import
+    assert [(about.num_files, about.num_loaded) for about in abouts] == [(1, 1), (2, 2), (1, 1)]
+    warehouse.load(runs)
+    warehouse.publish(runs)
+    con = warehouse.open_published(runs)
+    assert con.execute("SELECT sum(billed_cost) FROM fact_cost").fetchall()[0][0] == 27
+    assert con.execute("SELECT pool_id FROM dim_pool").fetchall() == [("p",)]
+    con.close()
