@@ -1,8 +1,9 @@
 """Every record of the project, defined once.
 
 A table of the warehouse is one frozen dataclass here, in analytics/schema_profile.py for what a
-profile says, or in analytics/schema_telemetry.py for what devices, collectives and bills tell;
-each field carries its doc, unit and bounds (analytics/records.py).
+profile says, schema_telemetry.py for what devices, ranks and collectives tell, schema_pools.py for
+allocations and bills, and schema_trials.py for what a run tries out; each field carries its doc,
+unit and bounds (analytics/records.py).
 From it come the journal's keys, the DDL, the reader's types, column comments, the CSV header and
 the dashboard's labels. Standard library only, so that a rank can write records without DuckDB.
 
@@ -26,6 +27,7 @@ from analytics.records import (
     table_name,
     to_mapping,
 )
+from analytics.schema_pools import DimPool, DimSetting, DimTeam, FactCost, FactPoolEvent
 from analytics.schema_profile import (
     FactBatchProfile,
     FactLengthBin,
@@ -38,19 +40,15 @@ from analytics.schema_telemetry import (
     DimAttempt,
     DimDeviceRetention,
     DimImport,
-    DimPool,
     DimRank,
-    DimSetting,
-    DimTeam,
     FactCollective,
-    FactCost,
     FactDeviceMinute,
     FactDeviceSample,
     FactImportReject,
     FactKernelFamily,
-    FactPoolEvent,
     FactSpan,
 )
+from analytics.schema_trials import FactCostFit, FactScheduleTrial, FactTransportTrial
 
 __all__ = [
     "TABLES",
@@ -238,70 +236,6 @@ class DimRun:
         "Hash of the configuration but for ranks, global batch and seed; NULL when untold",
         added=True,
     )
-
-
-@table(
-    "fact_schedule_trial",
-    key=("run_id", "step", "schedule"),
-    grain="one schedule tried by a run that was to pick one",
-)
-class FactScheduleTrial:
-    """How long a run's steps took under each schedule, and which it went on with."""
-
-    run_id: str = column("The run")
-    pipeline_id: str = column("The pipeline")
-    attempt: int = column("Start of the training, from 0", lower=0)
-    step: int = column("Step before which it was decided", lower=0)
-    schedule: str = column("Order of exchange and compute that was tried")
-    num_steps: int = column("Steps it was timed over; 0 where it cannot be used", lower=0)
-    step_s: float | None = column(
-        "Median over its steps of the slowest rank's time", unit="s", lower=0
-    )
-    is_chosen: bool = column("Whether the run went on with it")
-    reason: str = column("Why it was or was not taken")
-
-
-@table("fact_cost_fit", key=("run_id", "step"), grain="one refit of a run's cost model")
-class FactCostFit:
-    """A cost model fitted to a run's own step times while it ran."""
-
-    run_id: str = column("The run")
-    pipeline_id: str = column("The pipeline")
-    attempt: int = column("Start of the training, from 0", lower=0)
-    step: int = column("Step after which it was fitted", lower=0)
-    num_measured: int = column("Rank-steps it was fitted to", lower=0)
-    t_step_s: float = column("Time of a step whatever it holds", unit="s", lower=0)
-    c0_s: float = column("Time of a sequence", unit="s", lower=0)
-    a_s: float = column("Time of an event", unit="s", lower=0)
-    b_s: float = column("Time of a pair of events", unit="s", lower=0)
-    residual_ratio: float = column("Mean |measured - fitted| over mean measured", lower=0)
-    is_taken: bool = column("Whether the coming batches were placed anew by it")
-    reason: str = column("Why it was or was not taken")
-
-
-@table(
-    "fact_transport_trial",
-    key=("run_id", "transport"),
-    grain="one transport tried at the start of a run",
-)
-class FactTransportTrial:
-    """What a transport takes from compute that runs beside it, measured at the start of a run."""
-
-    run_id: str = column("The run")
-    pipeline_id: str = column("The pipeline")
-    attempt: int = column("Start of the training, from 0", lower=0)
-    transport: str = column("gloo, nccl or host_staged")
-    is_available: bool = column("Whether it can be used here")
-    is_chosen: bool = column("Whether the run took it")
-    alone_s: float | None = column("A matrix product alone", unit="s", lower=0)
-    beside_s: float | None = column("The same beside the transport", unit="s", lower=0)
-    slowdown_share: float | None = column(
-        "Share of the product's rate that is lost beside the transport", lower=0, upper=1
-    )
-    bytes_per_s: float | None = column(
-        "What it carried between the ranks meanwhile", unit="bytes/s", lower=0
-    )
-    reason: str = column("Why it was taken, or not, or cannot be")
 
 
 @table("fact_step", key=("run_id", "rank", "step"), grain="one training step on one rank")

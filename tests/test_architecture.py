@@ -37,6 +37,8 @@ FLOOR = {
     "analytics/schema.py": [],
     "analytics/schema_profile.py": [],
     "analytics/schema_telemetry.py": [],
+    "analytics/schema_pools.py": [],
+    "analytics/schema_trials.py": [],
     "analytics/hosts.py": [],
     "analytics/journal.py": [],
     "analytics/store.py": ["numpy"],
