@@ -35,9 +35,12 @@ POOL_TAG = "seqscale:pool"
 PIPELINE_TAG = "seqscale:pipeline"
 MONEY = ("billed_cost", "effective_cost", "list_cost", "contracted_cost")
 _KEPT_TEXT = (
-    "billing_account_id", "charge_category", "currency", "provider", "service_name", "sku_id",
+    "billing_account_id", "currency", "provider", "service_name", "sku_id",
     "region", "resource_id", "resource_type", "pricing_category", "consumed_unit",
 )  # fmt: skip
+CHARGE_CATEGORIES = {
+    name.lower(): name for name in ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
+}
 _STEP = Decimal("0.000001")
 _MOST = Decimal(10**12)
 _PLACES = decimal.Context(prec=60, rounding=decimal.ROUND_HALF_EVEN)
@@ -120,6 +123,7 @@ def import_bill(path: Path, runs_dir: Path) -> DimImport:
             last_unix_ns=counts.last_ns,
             imported_unix_ns=time.time_ns(),
             pipeline_id="",
+            options_text=None,
         )
         land(con, runs_dir, about)
     return about
@@ -235,6 +239,9 @@ def _checked(row: RawRow) -> Values:
             raise _RefusedError(f"missing_{name}")
     if not re.fullmatch(r"[A-Z]{3}", str(cells["currency"])):
         raise _RefusedError("unknown_currency")
+    category = CHARGE_CATEGORIES.get(str(cells["charge_category"]).lower())
+    if category is None:
+        raise _RefusedError("unknown_charge_category")
     began, ended = _instant(cells, "charge_began"), _instant(cells, "charge_ended")
     if began is None or ended is None or ended < began:
         raise _RefusedError("charge_ends_before_it_begins")
@@ -247,6 +254,7 @@ def _checked(row: RawRow) -> Values:
         **amounts,
         "cut_off_cost": float(cut_off) or None,
         **{name: cells.get(name) for name in _KEPT_TEXT},
+        "charge_category": category,
         "consumed_quantity": _quantity(cells.get("consumed_quantity")),
         "pool_id": _tag(named, POOL_TAG),
         "pipeline_id": _tag(named, PIPELINE_TAG),

@@ -158,6 +158,29 @@ def find(runs_dir: Path, import_id: str) -> DimImport | None:
     return manifest(folder) if (folder / MANIFEST).is_file() else None
 
 
+def options_text(told: Mapping[str, object]) -> str | None:
+    """Options that change what rows mean as DimImport keeps them; untold ones are left out."""
+    given = [f"{name}={value}" for name, value in sorted(told.items()) if value not in (None, ())]
+    return ", ".join(given) or None
+
+
+def check_same_options(
+    known: DimImport, told: Mapping[str, object], where: str, runs_dir: Path
+) -> None:
+    """Refuse to pass over other options for bytes that were imported before.
+
+    Raises InputError naming both, and what to do to import them anew.
+    """
+    now = options_text(told)
+    if now is not None and now != known.options_text:
+        raise InputError(
+            f"{where}: the same bytes were imported before with other options "
+            f"({known.options_text or 'none'}; now {now}). To import them anew, delete the folder "
+            f"{runs_dir / FOLDER / known.import_id}, run 'seqscale load --rebuild --drop-gone "
+            f"--runs-dir {runs_dir}' and then this command again."
+        )
+
+
 def merged_query(name: str, source: str) -> str:
     """SQL that makes one row of all rows of a key: of each figure the largest that is told.
 

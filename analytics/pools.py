@@ -209,4 +209,5 @@ def _about(
         last_unix_ns=max(times, default=None),
         imported_unix_ns=time.time_ns(),
         pipeline_id="",
+        options_text=None,
     )

@@ -42,6 +42,10 @@ class DimImport:
     last_unix_ns: int | None = column("Latest time in it, UTC", unit="ns")
     imported_unix_ns: int = column("When it was imported, UTC", unit="ns", lower=0)
     pipeline_id: str = column(f"The run it was imported for; {_NO_RUN}")
+    options_text: str | None = column(
+        "Options that change what its rows mean, as 'name=value', sorted; NULL without any",
+        added=True,
+    )
 
 
 @table(

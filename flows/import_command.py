@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analytics.errors import ConfigError
+
 if TYPE_CHECKING:
     from analytics.telemetry.importing import Outcome
 
 _RUNS_DIR = Path("runs")
 _MOST_SHOWN = 8
+_MOST_OFFSET_S = 315_576_000  # ten years
 
 
 def import_telemetry(
@@ -73,7 +76,7 @@ def import_telemetry(
         taken_unix_ns=None if taken_at is None else read_instant(taken_at),
         interval_s=interval,
         pipeline_id=pipeline,
-        clock_offset_ns=None if clock_offset is None else round(clock_offset * 1e9),
+        clock_offset_ns=None if clock_offset is None else _offset_ns(clock_offset),
         estimate_clock=estimate_clock,
         fields=None if fields is None else tuple(name.strip() for name in fields.split(",")),
         renamed=_pairs(mapped or []),
@@ -108,10 +111,18 @@ def _published(runs_dir: Path) -> Path:
     return publish(runs_dir)
 
 
+def _offset_ns(seconds: float) -> int:
+    """A clock's offset in whole nanoseconds; raises ConfigError beyond ten years."""
+    if not abs(seconds) <= _MOST_OFFSET_S:  # NaN as well
+        raise ConfigError(
+            f"--clock-offset is {seconds:g}; expected the seconds by which the source's clock was "
+            f"ahead of UTC, at most {_MOST_OFFSET_S:,} either way."
+        )
+    return round(seconds * 1e9)
+
+
 def _pairs(mapped: list[str]) -> tuple[tuple[str, str], ...]:
     """COLUMN=FIELD of each --map; raises ConfigError for another text."""
-    from analytics.errors import ConfigError
-
     pairs = []
     for text in mapped:
         column, sign, field = text.rpartition("=")

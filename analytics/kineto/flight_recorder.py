@@ -250,7 +250,7 @@ def _about(
         num_conflicts=0, host=host, time_zone=None, clock_offset_ns=None,
         clock_uncertainty_ns=None, collector="torch flight recorder",
         first_unix_ns=min(times, default=None), last_unix_ns=max(times, default=None),
-        imported_unix_ns=time.time_ns(), pipeline_id="",
+        imported_unix_ns=time.time_ns(), pipeline_id="", options_text=None,
     )  # fmt: skip
 
 

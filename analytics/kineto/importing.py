@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 import time
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -26,6 +27,7 @@ from analytics.kineto.breakdown import KERNEL_DELAY_NS
 from analytics.kineto.rank_rows import collective_rows, kernel_rows, step_rows
 from analytics.schema import DimImport, DimRank, DimRun, FactImportReject
 
+MOST_DEVICE_HOUR_COST = 1_000_000  # beyond, costs would outgrow their columns
 SOURCE_KIND = "kineto_trace"
 
 
@@ -43,21 +45,35 @@ def import_traces(
     """Import traces of one job, one a rank, into the landing zone; what became of them.
 
     analysis: of the same paths, when it was made already.
-    Raises InputError when one is no trace, ConfigError when a price lacks its currency.
+    Raises InputError when one is no trace or was imported with other options, ConfigError when a
+    price lacks its currency or is none.
     """
     if (device_hour_cost is None) != (currency is None):
         raise ConfigError(
             "A price of a device-hour needs its currency and a currency a price. Give both "
             "--device-hour-cost and --currency, or neither."
         )
+    if device_hour_cost is not None and not 0 <= device_hour_cost <= MOST_DEVICE_HOUR_COST:
+        raise ConfigError(
+            f"--device-hour-cost is {device_hour_cost:g}; expected 0 to {MOST_DEVICE_HOUR_COST:,}."
+        )
+    if currency is not None and not re.fullmatch(r"[A-Z]{3}", currency):
+        raise ConfigError(
+            f"--currency is '{currency}', which is no code of ISO 4217; give three capital "
+            "letters, such as USD."
+        )
     found = files.trace_files(paths)
     sha256, num_bytes = content_hash(found)
     known = landing.find(runs_dir, sha256[:16])
+    told = {"host": host, "device_hour_cost": device_hour_cost, "currency": currency}
     if known is not None:
+        landing.check_same_options(known, told, str(paths[0]), runs_dir)
         return known
     if analysis is None:
         analysis = analyze_files(paths, max_bytes=max_bytes, gap_ns=gap_ns)
-    about = _about(analysis, found, sha256, num_bytes, host)
+    about = dataclasses.replace(
+        _about(analysis, found, sha256, num_bytes, host), options_text=landing.options_text(told)
+    )
     run = _run(analysis, about, host, device_hour_cost, currency)
     with landing.landing_tables(runs_dir) as con:
         records: list[Any] = [run, *_ranks(analysis, run)]
@@ -103,7 +119,7 @@ def _about(
         clock_uncertainty_ns=None, collector="torch.profiler",
         first_unix_ns=max(0, min(t.base_unix_ns + t.first_ns for t in traces)),
         last_unix_ns=max(0, max(t.base_unix_ns + t.last_ns for t in traces)),
-        imported_unix_ns=time.time_ns(), pipeline_id="",
+        imported_unix_ns=time.time_ns(), pipeline_id="", options_text=None,
     )  # fmt: skip
 
 

@@ -34,6 +34,6 @@ SELECT
     currency,
     CAST(sum(num_minutes) AS BIGINT) AS num_minutes,
     sum(state_s) AS state_s,
-    CAST(round(sum(cost), 6) AS DECIMAL(18, 6)) AS cost
+    CAST(round(sum(cost), 6) AS DECIMAL(28, 6)) AS cost
 FROM parts
 GROUP BY host, device_id, state, currency;

@@ -174,6 +174,6 @@ SELECT
     currency,
     CAST(
         CAST(floor_micros + CASE WHEN place <= num_left THEN 1 ELSE 0 END AS DECIMAL(24, 0))
-        * 0.000001 AS DECIMAL(18, 6)
+        * 0.000001 AS DECIMAL(28, 6)
     ) AS cost
 FROM ranked;

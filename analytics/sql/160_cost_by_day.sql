@@ -132,7 +132,7 @@ SELECT
     ranked.currency,
     CAST(
         CAST(floor_micros + CASE WHEN place <= num_left THEN 1 ELSE 0 END AS DECIMAL(24, 0))
-        * 0.000001 AS DECIMAL(18, 6)
+        * 0.000001 AS DECIMAL(28, 6)
     ) AS cost
 FROM ranked
 LEFT JOIN dim_pool ON ranked.pool_id = dim_pool.pool_id;

@@ -82,15 +82,15 @@ chosen AS (
 
 SELECT
     pipeline_id,
-    CAST(recorded_cost AS DECIMAL(18, 6)) AS recorded_cost,
-    CAST(redone_cost AS DECIMAL(18, 6)) AS redone_cost,
+    CAST(recorded_cost AS DECIMAL(28, 6)) AS recorded_cost,
+    CAST(redone_cost AS DECIMAL(28, 6)) AS redone_cost,
     allocated_hours,
-    CAST(allocated_cost AS DECIMAL(18, 6)) AS allocated_cost,
+    CAST(allocated_cost AS DECIMAL(28, 6)) AS allocated_cost,
     cost_basis,
-    CAST(cost AS DECIMAL(18, 6)) AS cost,
+    CAST(cost AS DECIMAL(28, 6)) AS cost,
     num_kept_samples,
     CAST(
-        CAST(cost AS DOUBLE) / nullif(num_kept_samples, 0) * 1000000 AS DECIMAL(18, 6)
+        CAST(cost AS DOUBLE) / nullif(num_kept_samples, 0) * 1000000 AS DECIMAL(28, 6)
     ) AS cost_per_1m_samples,
     currency
 FROM chosen;

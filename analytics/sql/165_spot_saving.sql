@@ -56,7 +56,7 @@ summed AS (
         sum(cost) AS spot_cost,
         CASE
             WHEN count(*) = count(on_demand_price)
-                THEN sum(CAST(round(device_hours * on_demand_price, 6) AS DECIMAL(18, 6)))
+                THEN sum(CAST(round(device_hours * on_demand_price, 6) AS DECIMAL(28, 6)))
         END AS on_demand_cost,
         count(*) FILTER (WHERE ended_by = 'preempted') AS num_preemptions
     FROM spot
@@ -88,7 +88,7 @@ valued AS (
         *,
         CAST(
             round(redone_hours * CAST(on_demand_cost AS DOUBLE) / nullif(spot_hours, 0), 6)
-            AS DECIMAL(18, 6)
+            AS DECIMAL(28, 6)
         ) AS redone_cost
     FROM shared
 )
@@ -97,12 +97,12 @@ SELECT
     pipeline_id,
     pool_id,
     spot_hours,
-    CAST(spot_cost AS DECIMAL(18, 6)) AS spot_cost,
-    CAST(on_demand_cost AS DECIMAL(18, 6)) AS on_demand_cost,
-    CAST(on_demand_cost - spot_cost AS DECIMAL(18, 6)) AS saving_cost,
+    CAST(spot_cost AS DECIMAL(28, 6)) AS spot_cost,
+    CAST(on_demand_cost AS DECIMAL(28, 6)) AS on_demand_cost,
+    CAST(on_demand_cost - spot_cost AS DECIMAL(28, 6)) AS saving_cost,
     num_preemptions,
     redone_hours,
     redone_cost,
-    CAST(on_demand_cost - spot_cost - redone_cost AS DECIMAL(18, 6)) AS net_saving_cost,
+    CAST(on_demand_cost - spot_cost - redone_cost AS DECIMAL(28, 6)) AS net_saving_cost,
     currency
 FROM valued;

@@ -11,7 +11,7 @@ SELECT
     nullif(pipeline_id, '') AS pipeline_id,
     'allocated' AS estimate_basis,
     sum(device_hours) AS device_hours,
-    CAST(CASE WHEN count(*) = count(cost) THEN sum(cost) END AS DECIMAL(18, 6)) AS estimate_cost,
+    CAST(CASE WHEN count(*) = count(cost) THEN sum(cost) END AS DECIMAL(28, 6)) AS estimate_cost,
     currency
 FROM allocation_day
 GROUP BY date_key, pool_id, pipeline_id, currency
@@ -22,7 +22,7 @@ SELECT
     pipeline_id,
     'recorded',
     sum(seconds) / 3600,
-    CAST(CASE WHEN count(*) = count(cost) THEN sum(cost) END AS DECIMAL(18, 6)),
+    CAST(CASE WHEN count(*) = count(cost) THEN sum(cost) END AS DECIMAL(28, 6)),
     currency
 FROM cost_by_day
 WHERE pipeline_id NOT IN (SELECT pipeline_id FROM fact_pool_event WHERE event = 'allocated')

@@ -148,14 +148,14 @@ split AS (
                 WHEN scope_id IS NULL OR billed_hours IS NULL THEN 0
                 WHEN estimate_price IS NULL THEN device_difference_cost
                 ELSE round((billed_hours - estimate_hours) * estimate_price, 6)
-            END AS DECIMAL(18, 6)
+            END AS DECIMAL(28, 6)
         ) AS time_cost,
         CAST(
             CASE
                 WHEN NOT is_comparable THEN NULL
                 WHEN scope_id IS NULL OR billed_hours IS NULL OR estimate_price IS NULL THEN 0
                 ELSE round(CAST(device_cost AS DOUBLE) - billed_hours * estimate_price, 6)
-            END AS DECIMAL(18, 6)
+            END AS DECIMAL(28, 6)
         ) AS price_cost,
         CASE
             WHEN scope_id IS NOT NULL AND billed_hours IS NULL THEN device_difference_cost
@@ -173,25 +173,25 @@ SELECT
     date_key,
     currency,
     estimate_hours,
-    CAST(estimate_cost AS DECIMAL(18, 6)) AS estimate_cost,
+    CAST(estimate_cost AS DECIMAL(28, 6)) AS estimate_cost,
     billed_hours,
-    CAST(billed_cost AS DECIMAL(18, 6)) AS billed_cost,
+    CAST(billed_cost AS DECIMAL(28, 6)) AS billed_cost,
     is_comparable,
     CASE
-        WHEN is_comparable THEN CAST(billed_cost - estimate_cost AS DECIMAL(18, 6))
+        WHEN is_comparable THEN CAST(billed_cost - estimate_cost AS DECIMAL(28, 6))
     END AS difference_cost,
     time_cost,
     price_cost,
-    CAST(unsplit_cost AS DECIMAL(18, 6)) AS unsplit_cost,
-    CAST(untagged_cost AS DECIMAL(18, 6)) AS untagged_cost,
-    CASE WHEN is_comparable THEN CAST(service_cost AS DECIMAL(18, 6)) END AS service_cost,
-    CASE WHEN is_comparable THEN CAST(tax_cost AS DECIMAL(18, 6)) END AS tax_cost,
-    CASE WHEN is_comparable THEN CAST(credit_cost AS DECIMAL(18, 6)) END AS credit_cost,
-    CASE WHEN is_comparable THEN CAST(purchase_cost AS DECIMAL(18, 6)) END AS purchase_cost,
+    CAST(unsplit_cost AS DECIMAL(28, 6)) AS unsplit_cost,
+    CAST(untagged_cost AS DECIMAL(28, 6)) AS untagged_cost,
+    CASE WHEN is_comparable THEN CAST(service_cost AS DECIMAL(28, 6)) END AS service_cost,
+    CASE WHEN is_comparable THEN CAST(tax_cost AS DECIMAL(28, 6)) END AS tax_cost,
+    CASE WHEN is_comparable THEN CAST(credit_cost AS DECIMAL(28, 6)) END AS credit_cost,
+    CASE WHEN is_comparable THEN CAST(purchase_cost AS DECIMAL(28, 6)) END AS purchase_cost,
     CAST(
         device_difference_cost - time_cost - price_cost - unsplit_cost - untagged_cost
-        AS DECIMAL(18, 6)
+        AS DECIMAL(28, 6)
     ) AS rounding_cost,
-    CAST(negotiated_discount_cost AS DECIMAL(18, 6)) AS negotiated_discount_cost,
-    CAST(commitment_discount_cost AS DECIMAL(18, 6)) AS commitment_discount_cost
+    CAST(negotiated_discount_cost AS DECIMAL(28, 6)) AS negotiated_discount_cost,
+    CAST(commitment_discount_cost AS DECIMAL(28, 6)) AS commitment_discount_cost
 FROM split;

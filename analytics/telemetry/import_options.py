@@ -53,6 +53,18 @@ class ImportOptions:
     fields: tuple[str, ...] | None = None
     renamed: tuple[tuple[str, str], ...] = ()
 
+    def meaning(self) -> dict[str, object]:
+        """What changes the meaning of rows and is told nowhere else in an import's own record."""
+        return {
+            "day_first": self.day_first,
+            "fields": self.fields,
+            "interval_s": self.interval_s,
+            "kind": self.kind,
+            "map": self.renamed,
+            "started_unix_ns": self.started_unix_ns,
+            "taken_unix_ns": self.taken_unix_ns,
+        }
+
     def __post_init__(self) -> None:
         """Check what could be mistyped."""
         if self.kind is not None and self.kind not in KINDS:

@@ -50,6 +50,7 @@ from analytics.telemetry.run_clock import fit_to_run
 
 IMPORTED, ALREADY, REFUSED = "imported", "already", "refused"
 _MOST_FILES = 10_000
+_IRREGULAR = "irregular"
 _OF_LINES: dict[str, Callable[..., None]] = {
     "nvidia_smi_csv": import_csv,
     "nvidia_smi_dmon": import_dmon,
@@ -118,15 +119,17 @@ def _sources(path: Path) -> list[_Source]:
         if path.is_dir() and mlflow_metrics.looks_like_store(path):
             return [_Source(path=path, form="mlflow_store", files=[])]
         if not path.is_dir():
+            if path.exists():
+                raise _irregular(path)
             raise InputError(f"{shown(path)}: there is no such file or folder. Check the path.")
         if any(path.glob("journal/*/*.jsonl")) or any(path.glob("*/*journal/*/*.jsonl")):
             raise InputError(
                 f"{shown(path)}: these are journals of seqscale itself. 'seqscale load --runs-dir "
                 f"{shown(path)}' loads them."
             )
-        found = sorted(
-            one for one in path.rglob("*") if one.is_file() and not one.name.startswith(".")
-        )
+        listed = sorted(one for one in path.rglob("*") if not one.name.startswith("."))
+        found = [one for one in listed if one.is_file()]
+        odd = [one for one in listed if not (one.is_file() or one.is_dir())]
     except OSError as error:
         raise unreadable(path, error) from error
     if not found:
@@ -141,12 +144,15 @@ def _sources(path: Path) -> list[_Source]:
     for one in found:
         form = of_many_ranks(head(one)) or of_money(one)
         sources.setdefault((one.parent if form else one, form), []).append(one)
-    return [_Source(path=at, form=form, files=files) for (at, form), files in sources.items()]
+    whole = [_Source(path=at, form=form, files=files) for (at, form), files in sources.items()]
+    return whole + [_Source(path=one, form=_IRREGULAR, files=[]) for one in odd]
 
 
 def _import_one(source: _Source, runs_dir: Path, options: ImportOptions) -> Outcome:
     """Import one source; raises SeqscaleError when it is refused."""
     path = source.path
+    if source.form == _IRREGULAR:
+        raise _irregular(path)
     if source.form == "mlflow_store":
         return _landed(path, path, "mlflow_store", runs_dir, options)
     if source.form is not None:
@@ -240,6 +246,7 @@ def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportO
             last_unix_ns=gathering.last_unix_ns - shift_ns,
             imported_unix_ns=gathering.now_unix_ns,
             pipeline_id=options.pipeline_id,
+            options_text=landing.options_text(options.meaning()),
         )
         landing.land(con, runs_dir, about)
     return Outcome(
@@ -303,14 +310,23 @@ def _already(path: Path, known: DimImport, options: ImportOptions, runs_dir: Pat
     # a zone that no time needed is no difference
     other = [name for name in other if name != "--time-zone" or known.time_zone is not None]
     if other:
+        then = told[other[0]][1]
         raise InputError(
             f"{shown(path)}: the same bytes were imported before with another {other[0]} "
-            f"({told[other[0]][1]}). To import them anew, delete the folder "
+            f"({'none' if then is None else then}). To import them anew, delete the folder "
             f"{runs_dir / landing.FOLDER / known.import_id}, run 'seqscale load --rebuild "
             f"--drop-gone --runs-dir {runs_dir}' and then this command again."
         )
+    landing.check_same_options(known, options.meaning(), shown(path), runs_dir)
     reason = f"the same bytes were imported before as {known.import_id}; nothing was changed"
     return Outcome(path=str(path), status=ALREADY, reason=reason, about=known)
+
+
+def _irregular(path: Path) -> InputError:
+    return InputError(
+        f"{shown(path)}: this is no regular file (a pipe, a device or a link to nothing). Give the "
+        "file that holds the rows."
+    )
 
 
 def _nothing(where: str, gathering: Gathering) -> SeqscaleError:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analytics import landing, money, schema
+from analytics import landing, money, schema, warehouse
 from analytics.billing import import_bill, instant, looks_like_focus, tags
 from analytics.billing import money as amount
 from analytics.errors import InputError
@@ -427,3 +427,24 @@ def test_an_import_says_of_itself_what_it_was(tmp_path):
         (tmp_path / "runs" / "telemetry" / about.import_id / "manifest.json").read_text()
     )
     assert (kept["source_kind"], kept["num_records"]) == ("focus_bill", 1)
+
+
+def test_a_category_in_another_case_is_itself_and_an_unknown_one_is_refused(tmp_path):
+    [row] = imported(tmp_path, {"ChargeCategory": "usage"})
+    assert row["charge_category"] == "Usage"
+    found = reasons(tmp_path / "b", {"ChargeCategory": "Nonsense"}, {"ChargeCategory": "Tax"})
+    assert found == [(2, "unknown_charge_category")]
+
+
+def test_sums_beyond_one_lines_most_are_told(tmp_path):
+    # three lines of 900,000,000,000 each: 2.7e12 is more than twelve digits before the point
+    lines = [{"BilledCost": "900000000000", "ResourceId": f"i-{n}"} for n in range(3)]
+    runs = tmp_path / "runs"
+    import_bill(written(tmp_path / "bill.csv", *lines), runs)
+    warehouse.load(runs)
+    warehouse.publish(runs)
+    con = warehouse.open_published(runs)
+    # the day's line of the pool, and that of the run
+    billed = con.execute("SELECT DISTINCT billed_cost FROM bill_vs_estimate").fetchall()
+    con.close()
+    assert billed == [(2_700_000_000_000,)]

@@ -110,3 +110,31 @@ def test_bills_of_any_packing_and_pools_find_their_rooms(tmp_path):
     assert con.execute("SELECT sum(billed_cost) FROM fact_cost").fetchall()[0][0] == 27
     assert con.execute("SELECT pool_id FROM dim_pool").fetchall() == [("p",)]
     con.close()
+
+
+def test_what_is_no_file_is_named_and_not_passed_over(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "pools.csv").write_text("pool_id,cloud\np,own\n")
+    (folder / "dangling.csv").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "pipe.csv")
+    found = import_telemetry(folder, tmp_path / "runs", ImportOptions())
+    told = {Path(one.path).name: one.status for one in found}
+    assert told == {"logs": "imported", "dangling.csv": "refused", "pipe.csv": "refused"}
+    [alone] = import_telemetry(folder / "pipe.csv", tmp_path / "runs", ImportOptions())
+    assert "no regular file" in alone.reason
+
+
+def test_the_same_bytes_with_options_of_another_meaning_are_refused(tmp_path):
+    log = tmp_path / "gpu.csv"
+    log.write_text("timestamp, index, utilization.gpu [%]\n2026/11/30 12:00:00.000, 0, 5 %\n")
+    runs, plain = tmp_path / "runs", ImportOptions(time_zone="UTC")
+    [first] = import_telemetry(log, runs, plain)
+    [again] = import_telemetry(log, runs, plain)
+    assert (first.status, again.status) == ("imported", "already")
+    renamed = ImportOptions(
+        time_zone="UTC", renamed=(("utilization.gpu [%]", "utilization.memory"),)
+    )
+    [other] = import_telemetry(log, runs, renamed)
+    assert other.status == "refused"
+    assert "with other options (none; now map=" in other.reason and "--rebuild" in other.reason

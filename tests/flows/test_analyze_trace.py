@@ -1,6 +1,7 @@
 """`seqscale analyze-trace` shows what traces say, as text or as one JSON document."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -49,3 +50,27 @@ def test_a_mistake_is_told_in_one_message(folder):
     assert isinstance(run(folder / "nothing.json").exception, InputError)
     half = run(folder, "--runs-dir", folder / "runs", "--currency", "EUR")
     assert isinstance(half.exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("cost", "currency", "message"),
+    [("1e20", "USD", "--device-hour-cost is 1e.20"), ("5", "zzzz", "--currency is 'zzzz'")],
+)
+def test_a_price_that_is_none_never_reaches_the_warehouse(folder, cost, currency, message):
+    done = run(folder, "--runs-dir", folder / "runs", "--device-hour-cost", cost,
+               "--currency", currency)  # fmt: skip
+    assert isinstance(done.exception, ConfigError)
+    assert re.search(message, str(done.exception))
+    assert not list((folder / "runs").rglob("manifest.json"))
+
+
+def test_the_same_traces_at_another_price_are_refused(folder):
+    def stored(cost):
+        return run(folder, "--runs-dir", folder.parent / "runs", "--device-hour-cost", cost,
+                   "--currency", "USD")  # fmt: skip
+
+    assert stored("2").exit_code == stored("2").exit_code == 0
+    again = stored("4")
+    assert isinstance(again.exception, InputError)
+    assert "device_hour_cost=2.0" in str(again.exception)
+    assert "device_hour_cost=4.0" in str(again.exception)

@@ -48,6 +48,8 @@ def test_a_folder_with_something_to_import_ends_well_and_tells_the_rest(command,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--clock-offset", "nan"], "--clock-offset is nan"),
+        (["--clock-offset", "1e300"], "--clock-offset is 1e+300"),
         (["--started", "yesterday"], "with its zone"),
         (["--map", "duty"], "COLUMN=FIELD"),
         (["--estimate-clock"], "--pipeline"),
