@@ -48,6 +48,11 @@ def test_the_less_involved_wins_what_is_within_noise():
     assert fastest({"plain": standing(1.0, 0.03), "involved": standing(0.97, 0.03)}) == "plain"
 
 
+def test_of_two_that_beat_the_plain_one_the_less_involved_wins_a_tie():
+    found = {"plain": standing(1.13, 0.04), "ahead": standing(1.003, 0.06), "most": standing(1.0)}
+    assert fastest(found) == "ahead"
+
+
 def test_only_what_has_clearly_lost_is_dropped():
     found = {"a": standing(1.0, 0.02), "b": standing(1.05, 0.02), "c": standing(1.2, 0.02)}
     # 2 x hypot(.02, .02) = .057: 5 % behind may be chance, 20 % is not

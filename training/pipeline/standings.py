@@ -73,14 +73,16 @@ def still_open(found: Mapping[str, Standing]) -> list[str]:
 
 
 def fastest(found: Mapping[str, Standing]) -> str:
-    """The schedule to take; found: the least involved first, which wins what is within noise."""
-    names = iter(found)
-    best = next(names)
-    for name in names:
-        gain = _behind(found[best], found[name])
-        if gain > max(-math.log1p(-WORTHWHILE_SHARE), _error(found[best], found[name])):
-            best = name
-    return best
+    """The schedule to take: the least involved that is within noise of the fastest.
+
+    found: the least involved first.
+    """
+    best = min(found.values(), key=lambda standing: standing.step_s)
+    return next(
+        name
+        for name, standing in found.items()
+        if _behind(standing, best) <= max(WORTHWHILE_SHARE, _error(standing, best))
+    )
 
 
 def _behind(slower: Standing, faster: Standing) -> float:
