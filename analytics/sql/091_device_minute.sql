@@ -142,26 +142,51 @@ seen AS (
     HAVING max(observed_s) > 0
 ),
 
--- each minute beside the first observed one that is not before it
+-- each minute beside the first observed one that is not before it: a window, since an ASOF join of
+-- these is planned as a quadratic one (100 s for 170,000 minutes)
+beside AS (
+    SELECT
+        host,
+        device_id,
+        minute_unix_ns,
+        known.known_s,
+        first_value(
+            CASE WHEN seen.minute_unix_ns IS NOT NULL THEN
+                {
+                    'minute_unix_ns': seen.minute_unix_ns,
+                    'since_ns': seen.since_ns,
+                    'observed_s': seen.observed_s,
+                    'active_share': seen.active_share,
+                    'max_num_processes': seen.max_num_processes
+                }
+            END IGNORE NULLS
+        ) OVER (
+            PARTITION BY host, device_id
+            ORDER BY minute_unix_ns
+            ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
+        ) AS next
+    FROM known
+    FULL JOIN seen USING (host, device_id, minute_unix_ns)
+),
+
 told AS (
     SELECT
-        known.*,
-        CASE WHEN seen.since_ns < known.minute_unix_ns + 60000000000
-            THEN seen.active_share
+        host,
+        device_id,
+        minute_unix_ns,
+        known_s,
+        CASE WHEN next.since_ns < minute_unix_ns + 60000000000
+            THEN next.active_share
         END AS active_share,
-        CASE WHEN seen.since_ns < known.minute_unix_ns + 60000000000
-            THEN seen.max_num_processes
+        CASE WHEN next.since_ns < minute_unix_ns + 60000000000
+            THEN next.max_num_processes
         END AS max_num_processes,
-        CASE WHEN seen.minute_unix_ns = known.minute_unix_ns
-            THEN seen.observed_s
+        CASE WHEN next.minute_unix_ns = minute_unix_ns
+            THEN next.observed_s
             ELSE 0
         END AS observed_s
-    FROM known
-    ASOF LEFT JOIN seen
-        ON
-            known.host = seen.host
-            AND known.device_id = seen.device_id
-            AND known.minute_unix_ns <= seen.minute_unix_ns
+    FROM beside
+    WHERE known_s IS NOT NULL
 )
 
 SELECT
