@@ -85,6 +85,9 @@ def table(found: dict[str, Any]) -> str:
     rejected = sum(one["num_rejected"] for one in found["ranks"])
     if rejected:
         lines.append(f"{rejected} events were refused; with --runs-dir each is kept with a reason.")
+    clamped = sum(one["num_clamped"] for one in found["ranks"])
+    if clamped:
+        lines.append(f"{clamped} events last less than nothing; they were taken as 0 long.")
     if "run_id" in found:
         lines.append(f"stored as run {found['run_id']}")
     return "\n".join(lines)

@@ -85,6 +85,8 @@ def _comparison_lines(found: RunComparison) -> list[str]:
         f"b: {found.run_b} ({found.num_steps_b:,} steps)",
         f"{found.kind}: {found.reason}",
     ]
+    if not (found.num_steps_a and found.num_steps_b):
+        lines.append("nothing to compare: a step counts when every rank of its run recorded it")
     for name, (ours, theirs) in found.differs.items():
         lines.append(f"  {name}: {ours} against {theirs}")
     lines.append(f"{'':<22}{'a':>12}{'b':>12}{'a / b':>8}   95 %")

@@ -80,11 +80,17 @@ def analyze_files(
 def analyze(traces: Sequence[Trace], *, gap_ns: int = KERNEL_DELAY_NS) -> Analysis:
     """Analyze the traces of one job.
 
-    Raises InputError when two are of one rank.
+    Raises InputError when two are of one rank, or they tell different numbers of ranks.
     """
     by_rank = _by_rank(traces)
     ordered = list(by_rank.values())
     told = [trace.world_size for trace in ordered if trace.world_size is not None]
+    if len(set(told)) > 1:
+        raise InputError(
+            "The traces tell of "
+            + ", ".join(f"{trace.world_size} ranks ({trace.name})" for trace in ordered)
+            + ": they are not of one job. Analyze each job's folder by itself."
+        )
     world_size = max([*told, len(ordered), max(by_rank) + 1 if told else 1])
     tiles = {rank: windows(trace) for rank, trace in by_rank.items()}
     own = {rank: collectives(trace, rank, tiles[rank]) for rank, trace in by_rank.items()}

@@ -110,8 +110,8 @@ def _what_it_is(text: bytes) -> str:
         said = parse(text)
     except ValueError as error:
         return (
-            f"this is not whole JSON ({error}). A trace that was copied while it was written ends "
-            "early; copy it again."
+            f"this is not whole JSON ({error}). If it ends early, it was copied while it was "
+            "written: copy it again; else write it again with prof.export_chrome_trace."
         )
     if isinstance(said, dict) and "nodes" in said:
         return (
@@ -158,7 +158,8 @@ def _tail(text: bytes, is_object: bool, where: str, about: dict[str, Any]) -> Pi
     except ValueError as error:
         raise InputError(
             f"{where}: the JSON breaks off or is broken in its last {len(text):,} bytes ({error}). "
-            "A trace that was copied while it was written ends early; copy it again."
+            "If it ends early, it was copied while it was written: copy it again; else write it "
+            "again with prof.export_chrome_trace."
         ) from error
     events = said.pop("traceEvents") if is_object else said
     about.update(said if is_object else {})

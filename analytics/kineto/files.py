@@ -10,8 +10,10 @@ Price: the operating system's read and zlib; a block of memory.
 from __future__ import annotations
 
 import dataclasses
+import filecmp
 import gzip
 import io
+import itertools
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -40,7 +42,7 @@ class Source:
 def trace_files(paths: Sequence[Path]) -> list[Path]:
     """The files that these paths name: themselves, or those of a folder whose name may be a trace.
 
-    Raises InputError when one is missing or a folder holds none.
+    Raises InputError when one is missing, a folder holds none, or two are the same to the byte.
     """
     found: list[Path] = []
     for path in paths:
@@ -56,7 +58,22 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
             found.append(path)
         else:
             raise InputError(f"{path}: this is no file and no folder. Name one that exists.")
+    _check_differ(found)
     return found
+
+
+def _check_differ(paths: Sequence[Path]) -> None:
+    """One rank's trace under two names would count as two ranks that never wait for each other."""
+    by_size: dict[int, list[Path]] = {}
+    for path in paths:
+        by_size.setdefault(path.stat().st_size, []).append(path)
+    for alike in by_size.values():
+        for one, other in itertools.combinations(alike, 2):
+            if filecmp.cmp(one, other, shallow=False):
+                raise InputError(
+                    f"{one} and {other} are the same to the byte: one rank's trace under two "
+                    "names. Leave one out."
+                )
 
 
 def sources(path: Path, *, max_bytes: int = MAX_BYTES) -> Iterator[Source]:

@@ -180,8 +180,8 @@ def test_a_small_file_cannot_fill_a_machine(tmp_path):
 
 
 def test_two_traces_of_one_rank_are_refused(tmp_path):
-    for name in ("rank0.a.json", "rank0.b.json"):
-        write(tmp_path / name, [kernel(1, 2)])
+    for name, length in (("rank0.a.json", 2), ("rank0.b.json", 3)):
+        write(tmp_path / name, [kernel(1, length)])
     with pytest.raises(InputError, match="both of rank 0"):
         analyze_files([tmp_path])
 
@@ -217,3 +217,18 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, content):
         json.dumps(as_mapping(analyze(list(read(path)))), allow_nan=False)
     except InputError as error:
         assert "rank0.json" in str(error)
+
+
+def test_one_trace_under_two_names_is_not_two_ranks(tmp_path):
+    for name in ("rank0.json", "rank1.json"):
+        write(tmp_path / name, [kernel(0, 5)])
+    with pytest.raises(InputError, match=r"rank0.json and .*rank1.json are the same to the byte"):
+        analyze_files([tmp_path])
+
+
+def test_traces_that_tell_different_numbers_of_ranks_are_not_one_job(tmp_path):
+    for rank, world_size in ((0, 2), (1, 8)):
+        about = {"distributedInfo": {"rank": rank, "world_size": world_size}}
+        write(tmp_path / f"rank{rank}.json", [kernel(0, 5)], **about)
+    with pytest.raises(InputError, match=r"2 ranks .*8 ranks .*not of one job"):
+        analyze_files([tmp_path])

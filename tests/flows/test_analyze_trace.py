@@ -74,3 +74,8 @@ def test_the_same_traces_at_another_price_are_refused(folder):
     assert isinstance(again.exception, InputError)
     assert "device_hour_cost=2.0" in str(again.exception)
     assert "device_hour_cost=4.0" in str(again.exception)
+
+
+def test_durations_below_nothing_are_told_in_the_text_too(tmp_path):
+    write(tmp_path / "rank0.json", [kernel(0, 5), kernel(10, -3)])
+    assert "1 events last less than nothing" in run(tmp_path / "rank0.json").stdout
