@@ -25,6 +25,8 @@ from analytics.records import is_bulk
 from analytics.schema import TABLES, DimImport, columns, table_key
 
 _DEVICE = ("pipeline_id", "host", "device_id")
+# What tells of a row's way to us, not of the device: no contradiction when it differs.
+_OF_THE_WAY = ("attempt", "source_kind", "collector", "device_name", "ingested_unix_ns")
 _SAME_DEVICE = " AND ".join(f"there.{name} = arriving.{name}" for name in _DEVICE)
 
 
@@ -39,6 +41,14 @@ class LandedImport:
         """Its Parquet file of a table, or None when it has no row of it."""
         path = self.folder / f"{name}.parquet"
         return path if path.is_file() else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TakenUp:
+    """What the new imports of a load hold."""
+
+    rows: dict[str, int]  # by table
+    num_conflicts: int  # figures that a row of before contradicts; the larger is kept
 
 
 def landed_imports(runs_dir: Path) -> list[LandedImport]:
@@ -77,8 +87,8 @@ def take_up(
     known: set[str],
     replaced: Sequence[str],
     journaled: set[str],
-) -> dict[str, int]:
-    """Bring the tables up to date with all landed imports; rows that the new ones hold, by table.
+) -> TakenUp:
+    """Bring the tables up to date with all landed imports.
 
     imports: in the order in which they were imported. known: ids that the warehouse holds.
     replaced: pipelines whose rows have just been replaced by those of their journals.
@@ -86,25 +96,27 @@ def take_up(
     Raises WarehouseError naming an import that cannot be read or is of a newer version.
     """
     num_rows: dict[str, int] = {}
+    num_conflicts = 0
     for name, record in TABLES.items():
         holding = [one for one in imports if one.file(name) is not None]
         pending = [one for one in holding if one.about.import_id not in known]
         for one in pending:
             num_rows[name] = num_rows.get(name, 0) + _check_file(con, one, name)
         if is_bulk(record):
-            _take_up_samples(con, name, holding, pending, replaced)
+            num_conflicts += _take_up_samples(con, name, holding, pending, replaced)
         else:
             first = holding.index(pending[0]) if pending else len(holding)
             _take_up_rows(con, name, holding, first, replaced, is_journaled=name in journaled)
-    return num_rows
+    return TakenUp(rows=num_rows, num_conflicts=num_conflicts)
 
 
 def merge_samples(
     con: duckdb.DuckDBPyConnection, name: str, source: str, *, is_distinct: bool
-) -> None:
+) -> int:
     """Add the rows of a query to a table without an index; rows of one key become one.
 
     is_distinct: the query gives no key twice, so that rows which meet none may go in as they are.
+    Returns how many figures of one key contradicted each other.
     """
     time = table_key(TABLES[name])[-1]
     device = ", ".join(_DEVICE)
@@ -114,7 +126,7 @@ def merge_samples(
     )
     first, last = con.execute("SELECT min(first_ns), max(last_ns) FROM arriving").fetchall()[0]
     if first is None:
-        return
+        return 0
     # the outer bounds are constants, so that DuckDB skips what lies outside of them
     meets = (
         f"{_SAME_DEVICE} AND there.{time} BETWEEN arriving.first_ns AND arriving.last_ns "
@@ -125,13 +137,27 @@ def merge_samples(
     ).fetchall()
     if is_distinct and not is_met:
         con.execute(f"INSERT INTO {name} BY NAME {source}")
-        return
+        return 0
     both = f"(SELECT there.* FROM {name} AS there JOIN arriving ON {meets} "  # noqa: S608
     both += f"UNION ALL BY NAME {source})"
+    num_conflicts: int = con.execute(conflicts_query(name, both)).fetchall()[0][0]
     con.execute(f"CREATE OR REPLACE TEMP TABLE merged AS {merged_query(name, both)}")
     con.execute(f"DELETE FROM {name} AS there USING arriving WHERE {meets}")  # noqa: S608
     con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM merged")  # noqa: S608
     con.execute("DROP TABLE merged")
+    return num_conflicts
+
+
+def conflicts_query(name: str, source: str) -> str:
+    """SQL that counts the figures which rows of one key in `source` tell differently."""
+    key = table_key(TABLES[name])
+    apart = {*key, *_OF_THE_WAY}
+    figures = [c.name for c in columns(TABLES[name]) if c.name not in apart]
+    counts = " + ".join(f"greatest(count(DISTINCT {figure}) - 1, 0)" for figure in figures)
+    return (
+        f"SELECT CAST(coalesce(sum(n), 0) AS BIGINT) FROM (SELECT {counts} AS n "  # noqa: S608
+        f"FROM {source} GROUP BY {', '.join(key)} HAVING count(*) > 1)"
+    )
 
 
 def landed_rows(files: Sequence[Path]) -> str:
@@ -145,13 +171,15 @@ def _take_up_samples(
     holding: list[LandedImport],
     pending: list[LandedImport],
     replaced: Sequence[str],
-) -> None:
+) -> int:
     before = [_file(one, name) for one in holding if one not in pending]
     if before and replaced:  # what was imported for these pipelines went with their rows
         rows = f"{landed_rows(before)} WHERE {_is_of(replaced)}"
         merge_samples(con, name, rows, is_distinct=False)
-    for one in pending:
+    return sum(
         merge_samples(con, name, landed_rows([_file(one, name)]), is_distinct=True)
+        for one in pending
+    )
 
 
 def _take_up_rows(

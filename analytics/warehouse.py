@@ -75,6 +75,7 @@ class LoadReport:
     num_torn_lines: int  # half-written last lines of open segments, skipped
     num_repeated_records: int  # records that a later one with the same key replaced
     imports: list[str]  # landed imports that were not in it before
+    num_conflicts: int  # figures of these that samples of before contradict; the larger is kept
 
 
 def load(
@@ -156,11 +157,12 @@ def _load_into(
         insert_in_bulk(con, "dim_import", [one.about for one in pending], Path(scratch))
         apply_retention(con, runs_dir, imports)
     con.execute("CHECKPOINT")
-    found["dim_import"] = len(pending)
+    rows = found.rows | {"dim_import": len(pending)}
     return dataclasses.replace(
         report,
-        rows={name: number + found.get(name, 0) for name, number in report.rows.items()},
+        rows={name: number + rows.get(name, 0) for name, number in report.rows.items()},
         imports=[one.about.import_id for one in pending],
+        num_conflicts=found.num_conflicts,
     )
 
 
@@ -185,6 +187,7 @@ def _load_pipelines(
         num_torn_lines=num_torn,
         num_repeated_records=num_repeated,
         imports=[],
+        num_conflicts=0,
     )
 
 

@@ -87,28 +87,35 @@ def import_telemetry(
         found = import_path(path, runs_dir, options)
         outcomes += found
         is_asked_for_refused |= all(one.status == REFUSED for one in found)
-    warehouse = _published(runs_dir) if any(one.about for one in outcomes) else None
+    has_any = any(one.about for one in outcomes)
+    warehouse, num_conflicts = _published(runs_dir) if has_any else (None, 0)
     if as_json:
         document = {
             "outcomes": [dataclasses.asdict(one) for one in outcomes],
             "warehouse": None if warehouse is None else str(warehouse),
+            "num_conflicts": num_conflicts,
         }
         typer.echo(json.dumps(document, ensure_ascii=False, allow_nan=False))
     else:
         for one in outcomes:
             typer.echo(_text(one), err=one.status == REFUSED)
         if warehouse is not None:
+            if num_conflicts:
+                typer.echo(
+                    f"{num_conflicts:,} figures contradict samples of the same device and time "
+                    "that were there before; the larger is kept"
+                )
             typer.echo(f"warehouse: {warehouse}")
     if is_asked_for_refused:
         raise typer.Exit(2)
 
 
-def _published(runs_dir: Path) -> Path:
-    """Load the landing zone and publish the warehouse."""
+def _published(runs_dir: Path) -> tuple[Path, int]:
+    """Load the landing zone and publish the warehouse; its path, and contradictions found."""
     from analytics.warehouse import load, publish
 
-    load(runs_dir)
-    return publish(runs_dir)
+    report = load(runs_dir)
+    return publish(runs_dir), report.num_conflicts
 
 
 def _offset_ns(seconds: float) -> int:

@@ -22,7 +22,8 @@ import duckdb
 
 from analytics import landing
 from analytics.errors import ConfigError, InputError, SeqscaleError
-from analytics.records import columns, table_key
+from analytics.import_loading import conflicts_query
+from analytics.records import table_key
 from analytics.schema import DimImport, FactDeviceSample
 from analytics.sources.files import file_sha256, shown, unreadable
 from analytics.telemetry import mlflow_system_metrics as mlflow_metrics
@@ -341,18 +342,11 @@ def _nothing(where: str, gathering: Gathering) -> SeqscaleError:
 
 def _merged_counts(con: duckdb.DuckDBPyConnection) -> tuple[int, int]:
     """Rows of distinct keys, and figures of one key that contradict each other."""
-    key = table_key(FactDeviceSample)
-    apart = {*key, "attempt", "source_kind", "collector", "device_name", "ingested_unix_ns"}
-    figures = [c.name for c in columns(FactDeviceSample) if c.name not in apart]
-    names = ", ".join(key)
+    names = ", ".join(table_key(FactDeviceSample))
     num_rows, num_keys = con.execute(
         f"SELECT count(*), count(DISTINCT ({names})) FROM fact_device_sample"  # noqa: S608
     ).fetchall()[0]
     if num_rows == num_keys:
         return num_keys, 0
-    others = " + ".join(f"greatest(count(DISTINCT {name}) - 1, 0)" for name in figures)
-    conflicts = con.execute(
-        f"SELECT sum(n) FROM (SELECT {others} AS n FROM fact_device_sample "  # noqa: S608
-        f"GROUP BY {names} HAVING count(*) > 1)"
-    ).fetchall()[0][0]
-    return num_keys, int(conflicts or 0)
+    query = conflicts_query("fact_device_sample", "fact_device_sample")
+    return num_keys, con.execute(query).fetchall()[0][0]

@@ -233,6 +233,17 @@ def test_every_attempt_has_its_line_and_the_last_one_is_kept(paper):
     ]
 
 
+def test_figures_that_two_imports_tell_differently_are_counted(tmp_path):
+    land_records(tmp_path, "a", sample(0, power_w=100.0), sample(1, power_w=100.0))
+    assert load(tmp_path).num_conflicts == 0
+    # one power differs; the same figure again, and one that was untold, are no contradiction
+    land_records(
+        tmp_path, "b", sample(0, power_w=100.0), sample(1, power_w=200.0, utilization_share=0.5)
+    )
+    assert load(tmp_path).num_conflicts == 1
+    assert load(tmp_path).num_conflicts == 0
+
+
 def test_the_spans_of_an_attempt_that_was_lost_stay_time_of_the_job(paper):
     def span(attempt, seconds):
         return schema.FactSpan(
