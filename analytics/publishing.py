@@ -5,7 +5,7 @@ a reader of another process holds the file, and the other way round. A reader th
 new copy is published keeps the old one to its end.
 
 Before: warehouse.py has loaded.   After: metrics.py, compare.py, export.py and the dashboard read.
-Price: the whole file is copied, at the speed of the disk.
+Price: the whole file is copied, at the speed of the disk; with many samples, materialising.py's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import duckdb
 from analytics.ddl import quoted
 from analytics.errors import WarehouseError
 from analytics.landing import sync
+from analytics.materialising import has_many_samples, materialise
 from analytics.versions import check_version
 from analytics.working_copy import (
     CONFIG,
@@ -28,6 +29,7 @@ from analytics.working_copy import (
     PUBLISHED_NAME,
     alone,
     opened,
+    transaction,
     working_path,
 )
 
@@ -54,13 +56,19 @@ def publish(runs_dir: Path, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> Path:
             with opened(working) as con:  # what a killed load left in the log goes into the file
                 check_version(con, working, runs_dir)
                 con.execute("CHECKPOINT")
+                is_large = has_many_samples(con)
             _check_closed(working)
             shutil.copyfile(working, fresh)
+            if is_large:
+                with opened(fresh) as con, transaction(con):
+                    materialise(con)
+                _check_closed(fresh)
             sync(fresh)
             fresh.replace(published)
             sync(runs_dir)
         finally:
-            fresh.unlink(missing_ok=True)
+            for left in (fresh, fresh.with_name(fresh.name + ".wal")):
+                left.unlink(missing_ok=True)
     return published
 
 

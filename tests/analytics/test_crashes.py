@@ -23,6 +23,7 @@ NEW = "20261130T150000Z-ffff"
 WORK = """
     import sys
     from pathlib import Path
+    from analytics import materialising
     from analytics.warehouse import load, publish
     from tests.analytics.landed import land_records, sample
     runs_dir = Path(sys.argv[1])
@@ -39,7 +40,9 @@ WORK = """
                 (runs_dir / ".work" / name).unlink(missing_ok=True)
         if what in ("load", "reload"):
             load(runs_dir)
-        if what == "publish":
+        if what == "materialise":
+            materialising.MANY_SAMPLES = 1
+        if what in ("publish", "materialise"):
             publish(runs_dir)
 """
 
@@ -116,7 +119,9 @@ def delays_of(what: str, number: int, longest_s: float) -> list[float]:
     return [drawn.uniform(0, longest_s) for _ in range(number)]
 
 
-@pytest.mark.parametrize(("what", "longest_s"), [("load", 1.5), ("publish", 0.3), ("land", 0.5)])
+@pytest.mark.parametrize(
+    ("what", "longest_s"), [("load", 1.5), ("publish", 0.3), ("materialise", 0.6), ("land", 0.5)]
+)
 def test_two_kills_lose_nothing(made, reference, tmp_path, what, longest_s):
     check_kills(made, tmp_path, reference, what, delays_of(what, 2, longest_s))
 
@@ -125,7 +130,13 @@ def test_two_kills_lose_nothing(made, reference, tmp_path, what, longest_s):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("what", "number", "longest_s"),
-    [("load", 20, 1.5), ("reload", 10, 1.0), ("publish", 10, 0.3), ("land", 10, 0.5)],
+    [
+        ("load", 20, 1.5),
+        ("reload", 10, 1.0),
+        ("publish", 6, 0.3),
+        ("materialise", 6, 0.6),
+        ("land", 8, 0.5),
+    ],
 )
 def test_fifty_kills_lose_nothing(made, reference, tmp_path, what, number, longest_s):
     check_kills(made, tmp_path, reference, what, delays_of(what, number, longest_s))
