@@ -15,91 +15,77 @@
 -- memory_used_bytes [bytes]: Most memory in use
 -- energy_observed_s [s]: Time of the step whose energy is known
 -- energy_j [J]: Energy in that time, the rank's part
-WITH steps AS (
+WITH lanes AS ( -- a number for each rank of a run: the joins below compare it instead of names
     SELECT
-        fact_step.run_id,
-        fact_step.rank,
+        *,
+        row_number() OVER (ORDER BY run_id, rank) AS lane
+    FROM rank_device
+),
+
+steps AS (
+    SELECT
+        lanes.lane,
         fact_step.step,
-        placed.host,
-        placed.device_id,
-        placed.sample_pipeline_id,
-        placed.num_ranks_on_device,
         fact_step.started_unix_ns AS began_ns,
         fact_step.started_unix_ns
         + CAST(round(fact_step.window_s * 1e9) AS BIGINT) AS ended_ns
     FROM fact_step
-    INNER JOIN rank_device AS placed
-        ON fact_step.run_id = placed.run_id AND fact_step.rank = placed.rank
+    INNER JOIN lanes ON fact_step.run_id = lanes.run_id AND fact_step.rank = lanes.rank
 ),
 
-samples AS (
+-- the samples that speak for any of a rank's time
+samples AS MATERIALIZED (
     SELECT
-        pipeline_id,
-        host,
-        device_id,
-        sampled_unix_ns AS sampled_ns,
-        sampled_unix_ns - CAST(round(observed_s * 1e9) AS BIGINT) AS since_ns,
-        observed_s AS spoken_s,
-        utilization_share,
-        sm_active_share,
-        tensor_active_share,
-        dram_active_share,
-        memory_used_bytes,
-        metered_energy_j
-    FROM device_sample_energy
-    WHERE observed_s > 0
-),
-
--- a rank's samples, each beside the step that it may end in
-ended AS (
-    SELECT
-        lanes.run_id,
-        lanes.rank,
-        samples.*
-    FROM samples
-    INNER JOIN rank_device AS lanes
+        lanes.lane,
+        seen.sampled_ns,
+        seen.since_ns,
+        seen.observed_s AS spoken_s,
+        seen.utilization_share,
+        seen.sm_active_share,
+        seen.tensor_active_share,
+        seen.dram_active_share,
+        seen.memory_used_bytes,
+        seen.metered_energy_j
+    FROM (
+        SELECT
+            *,
+            sampled_unix_ns AS sampled_ns,
+            sampled_unix_ns - CAST(round(observed_s * 1e9) AS BIGINT) AS since_ns
+        FROM device_sample_energy
+        WHERE observed_s > 0
+    ) AS seen
+    INNER JOIN lanes
         ON
-            samples.pipeline_id = lanes.sample_pipeline_id
-            AND samples.host = lanes.host
-            AND samples.device_id = lanes.device_id
-            AND samples.sampled_ns BETWEEN lanes.began_unix_ns AND lanes.ended_unix_ns
+            seen.pipeline_id = lanes.sample_pipeline_id
+            AND seen.host = lanes.host
+            AND seen.device_id = lanes.device_id
+            AND seen.sampled_ns > lanes.began_unix_ns
+            AND seen.since_ns < lanes.ended_unix_ns
 ),
 
 shared AS (
-    SELECT
-        steps.run_id,
-        steps.rank,
+    SELECT -- each sample beside the step that it may end in
         steps.step,
-        (ended.sampled_ns - greatest(ended.since_ns, steps.began_ns)) / 1e9 AS weight_s,
-        ended.* EXCLUDE (run_id, rank)
-    FROM ended
+        (samples.sampled_ns - greatest(samples.since_ns, steps.began_ns)) / 1e9 AS weight_s,
+        samples.*
+    FROM samples
     ASOF INNER JOIN steps
-        ON
-            ended.run_id = steps.run_id
-            AND ended.rank = steps.rank
-            AND ended.sampled_ns > steps.began_ns
-    WHERE ended.sampled_ns <= steps.ended_ns
+        ON samples.lane = steps.lane AND samples.sampled_ns > steps.began_ns
+    WHERE samples.sampled_ns <= steps.ended_ns
     UNION ALL BY NAME
     SELECT -- the one sample that ends after the step and began in or before it
-        steps.run_id,
-        steps.rank,
         steps.step,
         (steps.ended_ns - greatest(samples.since_ns, steps.began_ns)) / 1e9 AS weight_s,
         samples.*
     FROM steps
     ASOF INNER JOIN samples
-        ON
-            steps.sample_pipeline_id = samples.pipeline_id
-            AND steps.host = samples.host
-            AND steps.device_id = samples.device_id
-            AND steps.ended_ns < samples.sampled_ns
+        ON steps.lane = samples.lane AND steps.ended_ns < samples.sampled_ns
     WHERE samples.since_ns < steps.ended_ns
 ),
 
 weighed AS (
     SELECT
-        run_id,
-        rank,
+        lane,
         step,
         sum(weight_s) AS observed_s,
         count(*) AS num_device_samples,
@@ -119,7 +105,7 @@ weighed AS (
         sum(weight_s) FILTER (WHERE metered_energy_j IS NOT NULL) AS energy_observed_s,
         sum(metered_energy_j * weight_s / spoken_s) AS energy_j
     FROM shared
-    GROUP BY run_id, rank, step
+    GROUP BY lane, step
 )
 
 SELECT
@@ -127,8 +113,8 @@ SELECT
     fact_step.pipeline_id,
     fact_step.rank,
     fact_step.step,
-    placed.host,
-    placed.device_id,
+    lanes.host,
+    lanes.device_id,
     fact_step.window_s,
     coalesce(weighed.observed_s, 0) AS observed_s,
     coalesce(weighed.num_device_samples, 0) AS num_device_samples,
@@ -140,12 +126,7 @@ SELECT
     weighed.dram_active_share,
     weighed.memory_used_bytes,
     weighed.energy_observed_s,
-    weighed.energy_j / placed.num_ranks_on_device AS energy_j
+    weighed.energy_j / lanes.num_ranks_on_device AS energy_j
 FROM fact_step
-INNER JOIN rank_device AS placed
-    ON fact_step.run_id = placed.run_id AND fact_step.rank = placed.rank
-LEFT JOIN weighed
-    ON
-        fact_step.run_id = weighed.run_id
-        AND fact_step.rank = weighed.rank
-        AND fact_step.step = weighed.step;
+INNER JOIN lanes ON fact_step.run_id = lanes.run_id AND fact_step.rank = lanes.rank
+LEFT JOIN weighed ON lanes.lane = weighed.lane AND fact_step.step = weighed.step;
