@@ -26,12 +26,18 @@ _SETTING = "time_zone"
 def set_time_zone(runs_dir: Path, zone: str) -> None:
     """Keep the zone in which the days of a runs folder begin, from the next load on.
 
-    Raises ConfigError for a zone that the time zone database lacks, or when it cannot be written.
+    Raises ConfigError for a zone that the time zone database lacks, a folder that is not there, or
+    when it cannot be written.
     """
     if not _is_known(zone):
         raise ConfigError(
             f"--time-zone is '{zone}', which is no zone of the time zone database. Give one such "
             "as UTC, Europe/Madrid or America/New_York."
+        )
+    if not runs_dir.is_dir():
+        raise ConfigError(
+            f"{runs_dir}: there is no such folder, so its time zone cannot be kept. Name the "
+            "folder of the runs with --runs-dir."
         )
     path = runs_dir / SETTINGS_NAME
     fresh = path.with_name(f".{path.name}-{os.getpid()}")

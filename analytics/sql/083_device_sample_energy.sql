@@ -2,7 +2,8 @@
 -- Grain: one row per raw sample. Units: joules, seconds.
 -- Reads from: device_interval, fact_device_minute (the last purged sample comes before the first left).
 -- A counter that fell has begun anew, so its own reading is what was used since. A difference above what
--- the device can draw (its power limit, 2,000 W when untold, and a tenth more) is not believed.
+-- the device can draw (its power limit, 3,000 W when unknown, and a half more, as for our own sampler
+-- in telemetry/counters.py) is not believed.
 -- power_energy_j [J]: Power x the stretch the sample speaks for; NULL without power
 -- counted_energy_j [J]: By the counter since the sample before; NULL without one or not plausible
 -- metered_energy_j [J]: By the counter, else by the power
@@ -60,7 +61,7 @@ used AS (
             WHEN energy_j < before_j THEN energy_j
         END AS used_j,
         energy_j < before_j AS was_reset,
-        coalesce(power_limit_w, 2000) * 1.1 * (sampled_unix_ns - before_ns) / 1e9 AS most_j
+        coalesce(nullif(power_limit_w, 0), 3000) * 1.5 * (sampled_unix_ns - before_ns) / 1e9 AS most_j
     FROM stepped
 ),
 

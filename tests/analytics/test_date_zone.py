@@ -27,6 +27,12 @@ def test_a_published_warehouse_knows_its_zone_also_when_it_is_made_anew(publishe
     assert days(published.runs_dir) == ["2026-12-01"]
 
 
+def test_a_missing_folder_is_named_as_such(tmp_path):
+    with pytest.raises(ConfigError, match=r"absent: there is no such folder.*--runs-dir"):
+        set_time_zone(tmp_path / "absent", "UTC")
+    assert not (tmp_path / "absent").exists()
+
+
 def test_an_unknown_zone_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="'Madrid', which is no zone"):
         set_time_zone(tmp_path, "Madrid")

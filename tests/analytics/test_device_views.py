@@ -5,6 +5,7 @@ from decimal import Decimal
 import pytest
 
 from analytics import schema
+from analytics.telemetry.counters import Energy
 from tests.analytics.landed import MINUTE, START, S, land_records, loaded, query, sample
 
 PIPELINE = "20261130T140000Z-1a2b"
@@ -147,6 +148,25 @@ def test_energy_follows_the_counter_over_a_reset_and_not_what_cannot_be(tmp_path
         "FROM device_energy",
     )
     assert found == [(1200.0, 500.0, 1, 1)]
+
+
+@pytest.mark.parametrize("limit_w", [700.0, None])
+@pytest.mark.parametrize("of_the_most", [0.99, 1.01])
+def test_the_views_believe_of_a_counter_what_the_sampler_believes(tmp_path, limit_w, of_the_most):
+    most_w = 1.5 * (limit_w or 3000)
+    first, second = 1000.0, 1000.0 + of_the_most * most_w
+    sampler = Energy()
+    sampler.take(first, 0.0, limit_w)
+    is_believed = sampler.take(second, 1.0, limit_w) is not None
+    assert is_believed == (of_the_most < 1)
+    seen(
+        tmp_path,
+        *(
+            sample(n, interval_s=1.0, power_limit_w=limit_w, energy_j=value)
+            for n, value in enumerate((first, second))
+        ),
+    )
+    assert query(tmp_path, "SELECT num_implausible FROM device_energy") == [(int(not is_believed),)]
 
 
 def test_without_power_and_counter_no_energy_is_told(tmp_path):
