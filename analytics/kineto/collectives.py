@@ -149,7 +149,7 @@ def _numbered(
 ) -> list[Collective]:
     """Those that a window's host work launched, in the order of their launch."""
     made.sort()
-    nth: dict[tuple[int, str | None, str], int] = defaultdict(int)
+    nth: dict[tuple[int, str, str], int] = defaultdict(int)  # an untold group counts as the unnamed
     found = []
     for (_, start, end, kind, group, size, sent), window in zip(
         made, tiles.of(np.array([row[0] for row in made], np.int64)).tolist(), strict=True
@@ -157,15 +157,16 @@ def _numbered(
         if not 0 <= window < len(tiles.steps):
             continue
         step = tiles.steps[window]
+        place = (step, group or "", kind)
         base = trace.base_unix_ns
         found.append(
             Collective(
                 rank=rank, step=step, kind=kind, group=group, group_size=size,
-                nth=nth[step, group, kind], arrived_ns=start + base, ended_ns=end + base,
+                nth=nth[place], arrived_ns=start + base, ended_ns=end + base,
                 sent_bytes=sent,
             )
         )  # fmt: skip
-        nth[step, group, kind] += 1
+        nth[place] += 1
     return found
 
 

@@ -9,6 +9,7 @@ Price: the operating system's read and zlib; a block of memory.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import filecmp
 import gzip
@@ -16,7 +17,7 @@ import io
 import itertools
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -100,6 +101,14 @@ def sources(path: Path, *, max_bytes: int = MAX_BYTES) -> Iterator[Source]:
                     assert inside is not None, "a file of a tar has content"
                     name = f"{path.name}:{member.name}"
                     yield Source(name, _blocks(b"", inside, name))
+
+
+def distinct_names(names: Mapping[int, str]) -> dict[int, str]:
+    """What each rank's file is called among rejects: files of two folders may be named alike."""
+    uses = collections.Counter(names.values())
+    return {
+        rank: name if uses[name] == 1 else f"{name} of rank {rank}" for rank, name in names.items()
+    }
 
 
 class guarded:  # noqa: N801 - a context manager reads as a verb

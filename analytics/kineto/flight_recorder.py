@@ -257,16 +257,21 @@ def _about(
 def _records(dumps: Mapping[int, Dump], about: DimImport, host: str | None) -> list[Any]:
     """Run, ranks, collectives and rejects.
 
-    A collective is the same on every rank by process group and sequence number. When every rank of
-    the group recorded it, the last arrival is told, as far as the hosts' clocks agree.
+    A collective is the same on every rank by process group, sequence number and its place among
+    those of that number. When every rank of the group recorded it, the last arrival is told, as
+    far as the hosts' clocks agree.
     """
-    by_key: dict[tuple[str, bool, int], dict[int, Entry]] = defaultdict(dict)
+    by_key: dict[tuple[str, bool, int, int], dict[int, Entry]] = defaultdict(dict)
     for rank, dump in dumps.items():
-        for entry in dump.entries:
-            by_key[entry.group, entry.is_p2p, entry.sequence].setdefault(rank, entry)
+        nth: dict[tuple[str, bool, int], int] = defaultdict(int)
+        for entry in dump.entries:  # what was launched as one group shares a sequence number
+            number = (entry.group, entry.is_p2p, entry.sequence)
+            by_key[*number, nth[number]][rank] = entry
+            nth[number] += 1
     world_size = max([max(dumps) + 1, *(n for d in dumps.values() for n in d.group_sizes.values())])
     run = _run(about, world_size, host)
     records: list[Any] = [run]
+    names = files.distinct_names({rank: dump.name for rank, dump in dumps.items()})
     for rank in sorted(dumps):
         records.append(
             DimRank(
@@ -277,7 +282,7 @@ def _records(dumps: Mapping[int, Dump], about: DimImport, host: str | None) -> l
         )  # fmt: skip
         records += [
             FactImportReject(
-                import_id=about.import_id, file_name=dumps[rank].name, line=line, reason=reason,
+                import_id=about.import_id, file_name=names[rank], line=line, reason=reason,
                 text=text,
             )
             for line, reason, text in dumps[rank].rejects

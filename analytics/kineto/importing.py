@@ -76,12 +76,13 @@ def import_traces(
     )
     run = _run(analysis, about, host, device_hour_cost, currency)
     with landing.landing_tables(runs_dir) as con:
-        records: list[Any] = [run, *_ranks(analysis, run)]
+        records: list[Any] = [run, *_ranks(analysis, run, host)]
+        names = files.distinct_names({one.rank: one.trace.name for one in analysis.ranks})
         for one in analysis.ranks:
             records += step_rows(one, run)
             records += collective_rows(one, run)
             records += kernel_rows(one, run)
-            records += _rejects(one, about.import_id)
+            records += _rejects(one, about.import_id, names[one.rank])
         num_records = 0
         for kind in dict.fromkeys(map(type, records)):
             same = [record for record in records if type(record) is kind]
@@ -150,20 +151,35 @@ def seqscale_version() -> str:
         return "unknown"
 
 
-def _ranks(analysis: Analysis, run: DimRun) -> Iterator[DimRank]:
+def _device_ids(analysis: Analysis, host: str | None) -> dict[int, str | None]:
+    """Each rank's device: by its index on the host, unless ranks of unknown hosts share one.
+
+    Those may be devices of several machines, and taken for one they would share its time.
+    """
+    found: dict[int, str | None] = {}
     for one in analysis.ranks:
-        told = one.trace.device[one.trace.device >= 0]
+        indices = one.trace.device[one.trace.device >= 0]
+        found[one.rank] = f"gpu-{int(indices[0])}" if len(indices) else None
+    named = [device_id for device_id in found.values() if device_id is not None]
+    if host is None and len(set(named)) < len(named):
+        return dict.fromkeys(found)
+    return found
+
+
+def _ranks(analysis: Analysis, run: DimRun, host: str | None) -> Iterator[DimRank]:
+    device_ids = _device_ids(analysis, host)
+    for one in analysis.ranks:
         yield DimRank(
             run_id=run.run_id, pipeline_id=run.pipeline_id, attempt=0, rank=one.rank,
             local_rank=None, host=run.host,
-            device_id=f"gpu-{int(told[0])}" if len(told) else None,
+            device_id=device_ids[one.rank],
             device_name=device_name(one.trace), clock_offset_ns=one.clock.offset_ns,
             clock_uncertainty_ns=one.clock.uncertainty_ns, peak_memory_bytes=None,
         )  # fmt: skip
 
 
-def _rejects(one: RankAnalysis, import_id: str) -> Iterator[FactImportReject]:
+def _rejects(one: RankAnalysis, import_id: str, file_name: str) -> Iterator[FactImportReject]:
     for line, reason, text in one.trace.rejects:
         yield FactImportReject(
-            import_id=import_id, file_name=one.trace.name, line=line, reason=reason, text=text
+            import_id=import_id, file_name=file_name, line=line, reason=reason, text=text
         )

@@ -49,13 +49,13 @@ def import_capture(lines: Iterable[_Line], gathering: Gathering, where: str) -> 
     """
     collected_ns: int | None = None
     num_queries = 0
-    for section in _sections(lines):
+    for section in _sections(lines, gathering):
         if not section.command:
             for _, text, _ in section.lines:
                 match = _COLLECTED.fullmatch(text)
                 collected_ns = read_instant(match[1]) if match else collected_ns
             continue
-        if "--query-gpu=" in section.command and any(text.strip() for _, text, _ in section.lines):
+        if _is_query(section) and any(text.strip() for _, text, _ in section.lines):
             num_queries += 1
             if gathering.zone is None and _is_utc(section.lines, collected_ns):
                 gathering.zone = zoneinfo.ZoneInfo("UTC")
@@ -68,8 +68,11 @@ def import_capture(lines: Iterable[_Line], gathering: Gathering, where: str) -> 
         raise InputError(f"{where}: the capture has no section of nvidia-smi --query-gpu.")
 
 
-def _sections(lines: Iterable[_Line]) -> Iterator[_Section]:
-    """Each section with the lines below its heading; what precedes the first has no command."""
+def _sections(lines: Iterable[_Line], gathering: Gathering) -> Iterator[_Section]:
+    """Each section with the lines below its heading; what precedes the first has no command.
+
+    Lines of a query beyond the longest section are rejected one by one.
+    """
     section = _Section(0, "", "", [])
     in_heading = False
     for number, text, was_cut in lines:
@@ -87,7 +90,13 @@ def _sections(lines: Iterable[_Line]) -> Iterator[_Section]:
         elif len(section.lines) < _MOST_LINES:
             in_heading = False
             section.lines.append((number, text, was_cut))
+        elif _is_query(section) and text.strip():
+            gathering.reject(number, "section_too_long", text)
     yield section
+
+
+def _is_query(section: _Section) -> bool:
+    return "--query-gpu=" in section.command
 
 
 def _is_utc(lines: Iterable[_Line], collected_ns: int | None) -> bool:

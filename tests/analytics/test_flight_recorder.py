@@ -85,6 +85,20 @@ def test_what_did_not_end_is_kept_as_a_reject(tmp_path):
     ]  # fmt: skip
 
 
+def test_entries_of_one_sequence_are_all_kept(tmp_path):
+    paths = []
+    for rank in (0, 1):  # launched as one group: torch gives them one number
+        (tmp_path / f"node{rank}").mkdir()
+        content = dump(entry(1, rank), entry(1, 50 + rank), entry(2, 5000), 7) | {"rank": rank}
+        paths.append(write(tmp_path / f"node{rank}" / f"dump_{rank}", content))
+    about = import_dumps(paths, tmp_path / "runs")
+    assert (about.num_read, about.num_loaded, about.num_rejected) == (8, 6, 2)
+    rows = [(rank, place, arrived - NOW, last) for rank, place, _, arrived, _, last, *_
+            in collectives(tmp_path / "runs")]  # fmt: skip
+    assert rows == [(0, 0, 0, 1), (1, 0, 1, 1), (0, 1, 50, 1), (1, 1, 51, 1),
+                    (0, 2, 5000, 0), (1, 2, 5000, 0)]  # fmt: skip
+
+
 class Harmful:
     def __reduce__(self):
         return sys.exit, (77,)

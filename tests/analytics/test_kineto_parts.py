@@ -1,5 +1,8 @@
 """Parts of a step: worked out on paper, and summing to the window whatever ran."""
 
+import json
+
+import duckdb
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,8 +19,6 @@ from tests.analytics.test_kineto_reading import kernel, launch, write
 
 
 def trace(found, *, rank=0, world_size=None, base=0, devices=1) -> Trace:
-    import json
-
     about = {"traceEvents": found, "baseTimeNanoseconds": base}
     about["deviceProperties"] = [{"name": "paper"}] * devices
     about["distributedInfo"] = {"rank": rank} | ({"world_size": world_size} if world_size else {})
@@ -207,3 +208,54 @@ def test_a_trace_is_stored_once_however_often_it_is_imported(tmp_path):
     assert {p.stem for p in folder.glob("*.parquet")} == {
         "dim_run", "dim_rank", "fact_step", "fact_kernel_family", "fact_import_reject",
     }  # fmt: skip
+
+
+def devices_of(runs_dir) -> list[tuple]:
+    (folder,) = landing.landed(runs_dir)
+    return duckdb.sql(
+        f"SELECT rank, device_id FROM '{folder}/dim_rank.parquet' ORDER BY rank"
+    ).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("devices", "host", "told"),
+    [
+        ((0, 1), None, ["gpu-0", "gpu-1"]),
+        ((0, 0), None, [None, None]),  # of two machines, or of one: nobody knows
+        ((0, 0), "node-1", ["gpu-0", "gpu-0"]),
+    ],
+)
+def test_ranks_of_unknown_hosts_are_not_put_on_one_device(tmp_path, devices, host, told):
+    for rank, device in enumerate(devices):
+        found = [note("ProfilerStep#1", 0, 100), launch(1, 1), kernel(10, 20, device=device)]
+        write_rank(tmp_path / f"node{rank}", rank, found)
+    import_traces([tmp_path / "node0", tmp_path / "node1"], tmp_path / "runs", host=host)
+    assert [device_id for _, device_id in devices_of(tmp_path / "runs")] == told
+
+
+def test_rejects_of_files_that_are_named_alike_are_all_kept(tmp_path):
+    for rank in (0, 1):
+        write_rank(tmp_path / f"node{rank}", rank, [note("ProfilerStep#1", rank, 100), 5])
+    about = import_traces([tmp_path / "node0", tmp_path / "node1"], tmp_path / "runs")
+    (folder,) = landing.landed(tmp_path / "runs")
+    kept = duckdb.sql(f"SELECT count(*) FROM '{folder}/fact_import_reject.parquet'").fetchall()
+    assert about.num_rejected == 2 and kept == [(2,)]
+
+
+def test_an_untold_process_group_and_the_unnamed_one_are_counted_on(tmp_path):
+    found = [note("ProfilerStep#1", 0, 100)]
+    for number, (at, group) in enumerate([(10, {"Process Group Name": ""}), (20, {}), (30, {})]):
+        found += [launch(at - 5, number), kernel(at, 5, "ncclKernel_AllReduce_RING", number)]
+        found[-1]["args"] |= group
+    write_rank(tmp_path / "one", 0, found)
+    import_traces([tmp_path / "one"], tmp_path / "runs")
+    (folder,) = landing.landed(tmp_path / "runs")
+    kept = duckdb.sql(f"SELECT count(*) FROM '{folder}/fact_collective.parquet'").fetchall()
+    assert kept == [(3,)]
+
+
+def write_rank(folder, rank, found) -> None:
+    folder.mkdir()
+    about = {"traceEvents": found, "deviceProperties": [{"name": "paper"}]}
+    about["distributedInfo"] = {"rank": rank}
+    (folder / "trace.json").write_text(json.dumps(about))
