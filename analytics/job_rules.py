@@ -251,7 +251,7 @@ def _other_purchase(
 ) -> Finding:
     if hours <= 0:
         return None
-    a_day = saved / hours * facts.run["world_size"] * 24
+    a_day = saved / hours * row["num_devices"] * 24
     return Advice(
         kind="purchase",
         recommendation=words,

@@ -16,7 +16,13 @@ import duckdb
 from analytics.ddl import quoted
 
 # in the order of the views' files: one may stand on another
-MATERIALISED = ("device_sample_minute", "device_energy", "step_device", "device_minute")
+MATERIALISED = (
+    "device_sample_minute",
+    "device_energy",
+    "step_device",
+    "device_activity",
+    "device_minute",
+)
 MANY_SAMPLES = 200_000  # below this every view takes a fraction of a second
 
 

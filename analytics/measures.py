@@ -35,7 +35,7 @@ def pool_parts(con: duckdb.DuckDBPyConnection) -> list[Row]:
 
 def day_parts(con: duckdb.DuckDBPyConnection) -> list[Row]:
     """The same for each UTC day, all runs together, oldest first."""
-    return plain_rows(con, "SELECT * FROM day_parts ORDER BY day_utc")
+    return plain_rows(con, "SELECT * FROM day_parts ORDER BY date_key")
 
 
 def straggler_ranking(con: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:

@@ -1,11 +1,13 @@
 """Answers of the warehouse as plain rows: text, whole numbers, floats and None, ready for JSON.
 
 Before: a query on an open connection.   After: metrics.py, measures.py and alerts.py.
-NaN and infinity become None: they are no figures, and JSON has no word for them.
+NaN and infinity become None: they are no figures, and JSON has no word for them. Dates become text
+by ISO 8601.
 """
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import math
 from typing import Any
@@ -27,4 +29,6 @@ def _plain(value: Any) -> Any:
         return float(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, datetime.date):
+        return value.isoformat()
     return value

@@ -63,6 +63,16 @@ def devices_of(config: RunConfig) -> list[str]:
     return given[: config.num_ranks]
 
 
+def _device_hour_cost(request: RunRequest) -> float:
+    """What an hour of each device costs.
+
+    Every rank on CPU stands for one device of the price list, in the costs of steps as here: the
+    processor that they share costs as much as all of them.
+    """
+    is_shared = request.config.train.device != "cuda"
+    return request.price.device_hour_cost * (request.config.num_ranks if is_shared else 1)
+
+
 def last_end_unix_ns(request: RunRequest) -> int | None:
     """When devices were last given back, UTC; None when they never were."""
     events = read_journal(request.journal_dir, FactPoolEvent).records
@@ -99,7 +109,7 @@ def _events(
             event=event,
             pipeline_id=request.pipeline_id,
             purchase=_purchase(request),
-            device_hour_cost=request.price.device_hour_cost,
+            device_hour_cost=_device_hour_cost(request),
             currency=request.price.currency,
             reason=reason,
         )

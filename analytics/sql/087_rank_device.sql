@@ -1,6 +1,6 @@
 -- rank_device: which device a rank of a run worked on, and whose samples of it speak for the run.
 -- Grain: one row per run and rank with a recorded step. Units: counts.
--- Reads from: fact_step, dim_run, dim_rank, fact_device_sample. Where dim_rank does not tell the device: the
+-- Reads from: fact_step, dim_run, dim_rank, fact_device_sample, fact_device_minute. Where dim_rank does not tell the device: the
 -- host's processor for a run on CPU, else the host's only accelerator; among several none is guessed.
 -- device_id []: The device; NULL when it is not known
 -- sample_pipeline_id []: The pipeline whose samples are used: the run's own if it has any, else imported
@@ -21,6 +21,12 @@ devices AS (
         host,
         device_id
     FROM fact_device_sample
+    UNION
+    SELECT
+        pipeline_id,
+        host,
+        device_id
+    FROM fact_device_minute
 ),
 
 lone AS (

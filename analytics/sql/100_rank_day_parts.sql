@@ -1,43 +1,39 @@
 -- rank_day_parts: where the time of each rank went on each day; the views of parts sum over it.
--- Grain: one row per run, rank, device, pool and UTC day of the steps' start. Units: rank-seconds.
--- Reads from: fact_step, dim_rank, fact_pool_event.
+-- Grain: one row per run, rank, device, pool and day of the steps' start. Units: rank-seconds.
+-- Reads from: fact_step, dim_rank, step_pool, dim_setting.
 -- A part that no step measured is NULL and counts 0 in the sum: the window is busy + straggler wait
 -- + exposed comm + unsplit comm + copy + data wait + host wait + kernel gap + unattributed.
--- day_utc []: Day of the steps' start, UTC, as YYYY-MM-DD
--- pool_id []: Pool that the device was allocated from then; NULL when no event tells
+-- date_key []: Day of the steps' start, in the configured time zone
+-- pool_id []: Pool of the steps, as in step_pool; NULL when unknown
 -- num_rank_steps []: Recorded steps, counted once per rank
 -- window_s [s]: All recorded rank time
 -- unsplit_comm_s [s]: Blocked communication of steps in which waiting and wire were not told apart
 -- num_samples []: Sequences trained on
-WITH placed AS (
+WITH zone AS (
+    SELECT coalesce(max(value) FILTER (WHERE setting = 'time_zone'), 'UTC') AS time_zone
+    FROM dim_setting
+),
+
+placed AS (
     SELECT
         fact_step.*,
         dim_rank.host,
         dim_rank.device_id,
-        dim_rank.device_name
+        dim_rank.device_name,
+        step_pool.pool_id,
+        CAST(
+            (make_timestamp(fact_step.started_unix_ns // 1000) AT TIME ZONE 'UTC')
+            AT TIME ZONE zone.time_zone AS DATE
+        ) AS date_key
     FROM fact_step
+    CROSS JOIN zone
     LEFT JOIN dim_rank
         ON fact_step.run_id = dim_rank.run_id AND fact_step.rank = dim_rank.rank
-),
-
-allocation AS (
-    SELECT *
-    FROM fact_pool_event
-    QUALIFY row_number() OVER (
-        PARTITION BY host, device_id, event_unix_ns
-        ORDER BY event = 'allocated' DESC, pool_id
-    ) = 1
-),
-
-pooled AS (
-    SELECT
-        placed.*,
-        CASE WHEN allocation.event = 'allocated' THEN allocation.pool_id END AS pool_id
-    FROM placed
-    ASOF LEFT JOIN allocation
-        ON placed.host = allocation.host
-        AND placed.device_id = allocation.device_id
-        AND placed.started_unix_ns >= allocation.event_unix_ns
+    LEFT JOIN step_pool
+        ON
+            fact_step.run_id = step_pool.run_id
+            AND fact_step.rank = step_pool.rank
+            AND fact_step.step = step_pool.step
 )
 
 SELECT
@@ -48,7 +44,7 @@ SELECT
     device_id,
     any_value(device_name) AS device_name,
     pool_id,
-    strftime(make_timestamp(started_unix_ns // 1000), '%Y-%m-%d') AS day_utc,
+    date_key,
     count(*) AS num_rank_steps,
     sum(window_s) AS window_s,
     sum(busy_s) AS busy_s,
@@ -65,5 +61,5 @@ SELECT
     sum(comm_s) AS comm_s,
     sum(overlapped_comm_s) AS overlapped_comm_s,
     CAST(sum(num_sequences) AS BIGINT) AS num_samples
-FROM pooled
-GROUP BY run_id, rank, host, device_id, pool_id, day_utc;
+FROM placed
+GROUP BY run_id, rank, host, device_id, pool_id, date_key;

@@ -1,7 +1,7 @@
 -- dim_date: every day of the years that the facts lie in, as the configured time zone counts days.
 -- Grain: one row per day, whole years without a gap; empty without any fact. Units: instants in ns.
 -- Reads from: dim_setting, dim_run, fact_step, fact_span, fact_device_sample, fact_device_minute,
--- fact_pool_event, fact_cost.
+-- fact_pool_event, allocation, fact_cost.
 -- date_key []: The day
 -- year_number []: Its year
 -- quarter_number []: Its quarter, 1 to 4
@@ -20,15 +20,23 @@ WITH zone AS (
 seen AS (
     SELECT min(started_unix_ns) AS first_ns, max(started_unix_ns) AS last_ns FROM dim_run
     UNION ALL
-    SELECT min(started_unix_ns), max(started_unix_ns) FROM fact_step
+    SELECT
+        min(started_unix_ns),
+        max(started_unix_ns + CAST(round(window_s * 1e9) AS BIGINT))
+    FROM fact_step
     UNION ALL
-    SELECT min(began_unix_ns), max(began_unix_ns) FROM fact_span
+    SELECT
+        min(began_unix_ns),
+        max(began_unix_ns + CAST(round(duration_s * 1e9) AS BIGINT))
+    FROM fact_span
     UNION ALL
     SELECT min(sampled_unix_ns), max(sampled_unix_ns) FROM fact_device_sample
     UNION ALL
     SELECT min(minute_unix_ns), max(minute_unix_ns) FROM fact_device_minute
     UNION ALL
     SELECT min(event_unix_ns), max(event_unix_ns) FROM fact_pool_event
+    UNION ALL
+    SELECT min(began_unix_ns), max(ended_unix_ns) FROM allocation
     UNION ALL
     SELECT min(charge_began_unix_ns), max(charge_began_unix_ns) FROM fact_cost
 ),

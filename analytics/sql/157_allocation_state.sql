@@ -1,11 +1,12 @@
 -- allocation_state: what allocated device time was used for, and what each use cost.
 -- Grain: one row per allocation, day and state, states of no time left out. Units: device-seconds,
--- money in `currency`. Reads from: allocation_day, dim_rank, fact_step, fact_device_sample,
--- fact_device_minute. The seconds of the states add up to the allocation and their costs to its
--- cost, exactly. training: in a recorded step; ranks that share a device train at the same time, and
--- the longest window of a step counts. allocated_idle: sampled with at most 1 % of
--- utilisation, or of SM activity where that is measured. other_work: sampled and neither.
--- unobserved: neither step nor sample: it is not idle and not busy, and priced all the same.
+-- money in `currency`. Reads from: allocation_day, device_step, device_activity.
+-- The seconds of the states add up to the allocation and their costs to its cost, exactly.
+-- training: in a recorded step. allocated_idle: sampled, in minutes of at most 1 % of activity or
+-- without a process; of a minute that is partly in steps, the part outside of them. other_work: the
+-- same, with work. unobserved: neither step nor sample: it is not
+-- idle and not busy, and priced all the same. device_state calls training what is training or
+-- other_work here.
 -- cause []: The state: training, other_work, allocated_idle or unobserved
 -- cause_rank []: Its place in the fixed order of dim_cause
 -- seconds [s]: Device time in this state
@@ -30,74 +31,111 @@ part_day AS (
     FROM days
 ),
 
-device_step AS (
-    SELECT
-        dim_rank.host,
-        dim_rank.device_id,
-        min(fact_step.started_unix_ns) AS started_unix_ns,
-        max(fact_step.window_s) AS step_s
-    FROM fact_step
-    INNER JOIN dim_rank ON fact_step.run_id = dim_rank.run_id AND fact_step.rank = dim_rank.rank
-    WHERE dim_rank.device_id IS NOT NULL
-    GROUP BY dim_rank.host, dim_rank.device_id, fact_step.run_id, fact_step.step
-),
-
 stepped AS (
-    SELECT part_day.part_id, sum(device_step.step_s) AS step_s
+    SELECT
+        part_day.part_id,
+        CAST(
+            sum(
+                round(
+                    least(
+                        device_step.stepped_s * 1e9,
+                        part_day.ended_unix_ns - device_step.minute_unix_ns,
+                        device_step.minute_unix_ns + 60000000000 - part_day.began_unix_ns
+                    )
+                )
+            ) AS BIGINT
+        ) AS step_ns
     FROM part_day
     INNER JOIN device_step
         ON part_day.host = device_step.host
         AND part_day.device_id = device_step.device_id
-        AND part_day.utc_day = device_step.started_unix_ns // 86400000000000
-        AND device_step.started_unix_ns >= part_day.began_unix_ns
-        AND device_step.started_unix_ns < part_day.ended_unix_ns
+        AND part_day.utc_day = device_step.minute_unix_ns // 86400000000000
+        AND device_step.minute_unix_ns < part_day.ended_unix_ns
+        AND device_step.minute_unix_ns + 60000000000 > part_day.began_unix_ns
     GROUP BY part_day.part_id
 ),
 
-samples AS (
+-- what samples speak for, minute by minute; several collectors may tell of the same time
+told_minute AS (
     SELECT
         host,
         device_id,
-        sampled_unix_ns AS seen_unix_ns,
-        interval_s AS observed_s,
-        coalesce(sm_active_share, utilization_share) AS active_share
-    FROM fact_device_sample
-    WHERE interval_s IS NOT NULL
-    UNION ALL
-    SELECT
-        host,
-        device_id,
+        is_idle,
         minute_unix_ns,
-        observed_s,
-        coalesce(
-            sm_active_s / nullif(sm_active_observed_s, 0),
-            utilized_s / nullif(utilization_observed_s, 0)
-        )
-    FROM fact_device_minute
+        greatest(since_unix_ns, minute_unix_ns) AS began_unix_ns,
+        least(until_unix_ns, minute_unix_ns + 60000000000) AS ended_unix_ns
+    FROM (
+        SELECT
+            host,
+            device_id,
+            is_idle,
+            since_unix_ns,
+            until_unix_ns,
+            unnest(
+                generate_series(
+                    since_unix_ns // 60000000000, (until_unix_ns - 1) // 60000000000
+                )
+            ) * 60000000000 AS minute_unix_ns
+        FROM device_activity
+        WHERE is_idle IS NOT NULL AND until_unix_ns > since_unix_ns
+    )
+),
+
+-- beside the share of it that counts: no minute has more than 60 s, and steps are told apart
+seen AS (
+    SELECT
+        told_minute.*,
+        told_minute.minute_unix_ns // 86400000000000 AS utc_day,
+        (1 - coalesce(device_step.stepped_s, 0) / 60) * least(
+            60000000000 / sum(told_minute.ended_unix_ns - told_minute.began_unix_ns) OVER (
+                PARTITION BY told_minute.host, told_minute.device_id, told_minute.minute_unix_ns
+            ),
+            1
+        ) AS outside_share
+    FROM told_minute
+    LEFT JOIN device_step
+        ON told_minute.host = device_step.host
+        AND told_minute.device_id = device_step.device_id
+        AND told_minute.minute_unix_ns = device_step.minute_unix_ns
+),
+
+outside AS (
+    SELECT
+        part_day.part_id,
+        seen.is_idle,
+        CAST(
+            round(
+                seen.outside_share * (
+                    least(seen.ended_unix_ns, part_day.ended_unix_ns)
+                    - greatest(seen.began_unix_ns, part_day.began_unix_ns)
+                )
+            ) AS BIGINT
+        ) AS outside_ns
+    FROM part_day
+    INNER JOIN seen
+        ON part_day.host = seen.host
+        AND part_day.device_id = seen.device_id
+        AND part_day.utc_day = seen.utc_day
+        AND part_day.began_unix_ns < seen.ended_unix_ns
+        AND part_day.ended_unix_ns > seen.began_unix_ns
 ),
 
 sampled AS (
     SELECT
-        part_day.part_id,
-        coalesce(sum(samples.observed_s) FILTER (WHERE active_share <= 0.01), 0) AS idle_s,
-        coalesce(sum(samples.observed_s) FILTER (WHERE active_share IS NOT NULL), 0) AS observed_s
-    FROM part_day
-    INNER JOIN samples
-        ON part_day.host = samples.host
-        AND part_day.device_id = samples.device_id
-        AND part_day.utc_day = samples.seen_unix_ns // 86400000000000
-        AND samples.seen_unix_ns >= part_day.began_unix_ns
-        AND samples.seen_unix_ns < part_day.ended_unix_ns
-    GROUP BY part_day.part_id
+        part_id,
+        CAST(coalesce(sum(outside_ns) FILTER (WHERE is_idle), 0) AS BIGINT) AS idle_ns,
+        CAST(coalesce(sum(outside_ns) FILTER (WHERE NOT is_idle), 0) AS BIGINT) AS other_ns
+    FROM outside
+    GROUP BY part_id
 ),
 
 told AS (
     SELECT
         days.*,
         days.ended_unix_ns - days.began_unix_ns AS all_ns,
-        CAST(round(coalesce(stepped.step_s, 0) * 1e9) AS BIGINT) AS step_ns,
-        CAST(round(coalesce(sampled.idle_s, 0) * 1e9) AS BIGINT) AS idle_ns,
-        CAST(round(coalesce(sampled.observed_s, 0) * 1e9) AS BIGINT) AS observed_ns
+        coalesce(stepped.step_ns, 0) AS step_ns,
+        coalesce(sampled.idle_ns, 0) AS idle_ns,
+        coalesce(sampled.other_ns, 0) AS other_ns
     FROM days
     LEFT JOIN stepped USING (part_id)
     LEFT JOIN sampled USING (part_id)
@@ -114,10 +152,7 @@ cut AS (
 whole AS (
     SELECT
         *,
-        least(
-            greatest(observed_ns - training_ns - allocated_idle_ns, 0),
-            all_ns - training_ns - allocated_idle_ns
-        ) AS other_work_ns
+        least(other_ns, all_ns - training_ns - allocated_idle_ns) AS other_work_ns
     FROM cut
 ),
 

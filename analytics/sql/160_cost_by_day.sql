@@ -1,10 +1,9 @@
 -- cost_by_day: the cost of every cause of every run, by day, pool and team.
 -- Grain: one row per run, cause, day and pool. Units: rank-seconds, money in `currency`.
--- Reads from: run_cause, fact_step, dim_run, dim_rank, dim_pool, dim_setting, allocation.
+-- Reads from: run_cause, fact_step, step_pool, dim_pool, dim_setting.
 -- A step counts to the day it began in. The costs of a run and cause add up to its cost in run_cause
 -- exactly, so that any sum over this view is exact: whole micro-units by largest remainder.
--- A rank belongs to the pool that its device was allocated from to its pipeline; without a record of
--- its device, to the only pool of the pipeline; NULL when neither is known.
+-- A step belongs to its pool in step_pool.
 -- date_key []: The day, in the configured time zone
 -- pool_id []: The pool; NULL when unknown
 -- team_id []: The team that pays for the pool; NULL when unknown
@@ -15,36 +14,10 @@ WITH zone AS (
     FROM dim_setting
 ),
 
-given AS MATERIALIZED (
-    SELECT pool_id, host, device_id, pipeline_id, began_unix_ns FROM allocation
-),
-
-rank_pool AS (
-    SELECT
-        dim_rank.run_id,
-        dim_rank.rank,
-        arg_max(given.pool_id, given.began_unix_ns) AS pool_id
-    FROM dim_rank
-    INNER JOIN given
-        ON dim_rank.pipeline_id = given.pipeline_id
-        AND dim_rank.host = given.host
-        AND dim_rank.device_id = given.device_id
-    GROUP BY dim_rank.run_id, dim_rank.rank
-),
-
-only_pool AS (
-    SELECT pipeline_id, any_value(pool_id) AS pool_id
-    FROM given
-    WHERE pipeline_id <> ''
-    GROUP BY pipeline_id
-    HAVING count(DISTINCT pool_id) = 1
-),
-
-rank_day AS (
+pool_day AS (
     SELECT
         fact_step.run_id,
-        fact_step.rank,
-        any_value(fact_step.pipeline_id) AS pipeline_id,
+        step_pool.pool_id,
         CAST(
             (make_timestamp(started_unix_ns // 1000) AT TIME ZONE 'UTC')
             AT TIME ZONE zone.time_zone AS DATE
@@ -62,11 +35,16 @@ rank_day AS (
         sum(unattributed_s) AS unattributed
     FROM fact_step
     CROSS JOIN zone
-    GROUP BY fact_step.run_id, fact_step.rank, 4
+    LEFT JOIN step_pool
+        ON
+            fact_step.run_id = step_pool.run_id
+            AND fact_step.rank = step_pool.rank
+            AND fact_step.step = step_pool.step
+    GROUP BY fact_step.run_id, step_pool.pool_id, 3
 ),
 
 named AS (
-    UNPIVOT rank_day
+    UNPIVOT pool_day
     ON busy, straggler_wait, exposed_comm, exposed_comm_total, exposed_copy, data_wait, host_wait,
     kernel_gap, unattributed
     INTO NAME cause VALUE seconds
@@ -77,12 +55,10 @@ pooled AS (
         named.run_id,
         named.cause,
         named.date_key,
-        coalesce(rank_pool.pool_id, only_pool.pool_id) AS pool_id,
+        named.pool_id,
         sum(named.seconds) AS seconds,
         CAST(round(sum(named.seconds) * 1e9) AS HUGEINT) AS part_ns
     FROM named
-    LEFT JOIN rank_pool ON named.run_id = rank_pool.run_id AND named.rank = rank_pool.rank
-    LEFT JOIN only_pool ON named.pipeline_id = only_pool.pipeline_id
     GROUP BY ALL
 ),
 

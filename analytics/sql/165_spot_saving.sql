@@ -3,6 +3,7 @@
 -- `currency`. Reads from: allocation, fact_pool_event, dim_price, dim_pool, attempt_redone.
 -- The on-demand price is the last one that an allocation of the same pool had at that time; without
 -- one, that of dim_price for the pool's instance type; both in the same currency, else NULL.
+-- num_devices []: Devices that were allocated on spot
 -- spot_hours [h]: Device-hours on spot
 -- spot_cost []: What they cost
 -- on_demand_cost []: The same hours at the on-demand price; NULL when some hour has none
@@ -52,6 +53,7 @@ summed AS (
         pipeline_id,
         pool_id,
         currency,
+        count(DISTINCT (host, device_id)) AS num_devices,
         sum(device_hours) AS spot_hours,
         sum(cost) AS spot_cost,
         CASE
@@ -96,6 +98,7 @@ valued AS (
 SELECT
     pipeline_id,
     pool_id,
+    num_devices,
     spot_hours,
     CAST(spot_cost AS DECIMAL(28, 6)) AS spot_cost,
     CAST(on_demand_cost AS DECIMAL(28, 6)) AS on_demand_cost,

@@ -142,7 +142,7 @@ def test_ranks_that_share_a_device_train_at_the_same_time(paper):
 
 def test_a_device_without_any_sample_is_unobserved_and_priced_not_idle():
     # a wholly unseen device must neither vanish nor count as idle or busy
-    seen = [event(0), event(1, "released"), sample(0.5, 1.0, 3600.0)]
+    seen = [event(0), event(1, "released"), sample(1, 1.0, 3600.0)]
     unseen = [event(0, device_id="gpu-1"), event(1, "released", device_id="gpu-1")]
     assert states(*seen, *unseen) == {"other_work": (3600.0, 3.0), "unobserved": (3600.0, 3.0)}
     with warehouse_of(*seen, *unseen) as con:
@@ -165,7 +165,7 @@ def test_usage_is_not_the_allocation_and_idle_is_never_negative():
     # a pool of no devices: no row, no negative idle
     assert states(pool(num_devices=0)) == {}
     # samples that claim more time than was allocated are cut to it
-    found = states(event(0), event(1, "released"), sample(0.5, 0.0, 9000.0))
+    found = states(event(0), event(1, "released"), sample(1, 0.0, 9000.0))
     assert found == {"allocated_idle": (3600.0, 3.0)}
 
 

@@ -101,7 +101,7 @@ def test_a_device_counts_to_the_pool_that_it_was_allocated_from_then(paper, fill
     assert pools[None]["window_s"] == 12.0
 
 
-def test_a_step_counts_to_the_utc_day_it_began_on(paper, filled):
+def test_a_step_counts_to_the_day_it_began_on(paper, filled):
     midnight = 20_800 * DAY_NS
     steps = [
         paper.step("baseline", 0, 0, started_unix_ns=midnight - 1),
@@ -112,7 +112,7 @@ def test_a_step_counts_to_the_utc_day_it_began_on(paper, filled):
     rows = measures.day_parts(filled.con)
     day = datetime.date(1970, 1, 1) + datetime.timedelta(days=20_800)
     before = day - datetime.timedelta(days=1)
-    assert [(row["day_utc"], row["num_rank_steps"]) for row in rows] == [
+    assert [(row["date_key"], row["num_rank_steps"]) for row in rows] == [
         (before.isoformat(), 1),
         (day.isoformat(), 2),
     ]

@@ -13,6 +13,7 @@ from analytics.purging import purge
 from analytics.retention import remember_purge
 from analytics.warehouse import load, publish, rebuild
 from tests.analytics.landed import MINUTE, START, S, land_records, loaded, query, sample, tables
+from tests.analytics.test_device_views import event
 
 PIPELINE = "20261130T140000Z-1a2b"
 DAY = 86_400 * S
@@ -20,6 +21,12 @@ USE = "SELECT * FROM device_use ORDER BY ALL"
 ENERGY = (
     "SELECT pipeline_id, host, device_id, metered_energy_j, power_energy_j, power_observed_s "
     "FROM device_energy ORDER BY ALL"
+)
+STATES = (
+    "SELECT host, device_id, state, num_minutes, state_s, cost FROM device_state ORDER BY ALL",
+    "SELECT device_id, cause, seconds, cost FROM allocation_state ORDER BY ALL",
+    "SELECT host, device_id, minute_unix_ns, is_idle FROM device_activity ORDER BY ALL",
+    "SELECT run_id, rank, host, device_id, sample_pipeline_id FROM rank_device ORDER BY ALL",
 )
 
 
@@ -31,7 +38,7 @@ def purged(runs_dir: Path, minutes: int):
 
 
 def totals(runs_dir: Path) -> list[tuple]:
-    return query(runs_dir, USE) + query(runs_dir, ENERGY)
+    return [row for question in (USE, ENERGY, *STATES) for row in query(runs_dir, question)]
 
 
 def close(ours: list[tuple], theirs: list[tuple]) -> bool:
@@ -102,7 +109,10 @@ def test_no_total_of_many_changes_however_often_it_is_purged(rows, first, second
 def check_totals(rows, first: int, second: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs_dir = Path(folder)
-        land_records(runs_dir, "a", *(as_sample(row, f"GPU-{row[0] % 2}") for row in rows))
+        land_records(
+            runs_dir, "a", *(as_sample(row, f"GPU-{row[0] % 2}") for row in rows),
+            event(0, "allocated", device_id="GPU-0"), event(200, "released", device_id="GPU-0"),
+        )  # fmt: skip
         loaded(runs_dir)
         before = totals(runs_dir)
         for minutes in (first, second):
@@ -112,6 +122,20 @@ def check_totals(rows, first: int, second: int) -> None:
         rebuild(runs_dir)
         publish(runs_dir)
         assert tables(runs_dir) == kept
+
+
+def test_a_purge_takes_no_run_its_device(paper):
+    # no dim_rank tells the device: it is the only accelerator that was sampled
+    paper.write([
+        paper.run("baseline", world_size=1, device="cuda"), paper.step("baseline", 0, 0),
+        *(sample(n, pipeline_id=PIPELINE, host="paper", interval_s=1.0, utilization_share=0.5)
+          for n in range(120)),
+    ])  # fmt: skip
+    loaded(paper.runs_dir)
+    before = totals(paper.runs_dir)
+    assert [row[3] for row in query(paper.runs_dir, STATES[-1])] == ["GPU-a"]
+    purged(paper.runs_dir, minutes=5)
+    assert close(totals(paper.runs_dir), before)
 
 
 def test_neither_a_load_nor_making_anew_brings_purged_samples_back(paper):

@@ -44,11 +44,25 @@ def test_a_device_is_the_run_s_from_the_start_of_a_block_to_its_end(request_for:
     for event in (first, last):
         assert (event.pool_id, event.host, event.device_id) == ("local", host_name(), "cpu")
         assert (event.pipeline_id, event.reason) == (made.pipeline_id, "training, attempt 0")
-        assert event.device_hour_cost == made.price.device_hour_cost
+        assert event.device_hour_cost == made.price.device_hour_cost * made.config.num_ranks
         assert (event.currency, event.purchase) == ("USD", "on_demand")
     (pool,) = read_journal(made.journal_dir, DimPool).records
     assert (pool.pool_id, pool.cloud, pool.num_devices) == ("local", "aws", 1)
     assert allocation.last_end_unix_ns(made) == last.event_unix_ns
+
+
+@pytest.mark.parametrize("num_ranks", [1, 4])
+def test_no_step_costs_more_than_the_devices_that_were_held_for_it(
+    request_for: Request, num_ranks: int
+) -> None:
+    made = request_for()
+    made = dataclasses.replace(made, config=dataclasses.replace(made.config, num_ranks=num_ranks))
+    with allocated(made, "training"):
+        pass
+    told = events(made)[0]
+    # a step of all ranks costs ranks x window x price; the allocation that holds it no less
+    assert told.device_hour_cost == made.price.device_hour_cost * num_ranks
+    assert [e.device_id for e in events(made) if e.event == "allocated"] == ["cpu"]
 
 
 def test_a_rank_that_dies_ends_the_allocation_as_failed_and_says_why(request_for: Request) -> None:

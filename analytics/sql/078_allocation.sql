@@ -1,9 +1,11 @@
 -- allocation: from when to when a device was paid for, by whom and at which price.
 -- Grain: one row per 'allocated' event. Units: ns, hours, money in `currency`.
--- Reads from: fact_pool_event, dim_pool, dim_run, dim_attempt, fact_step, fact_span.
+-- Reads from: fact_pool_event, dim_pool, dim_run, dim_attempt, fact_step, fact_span,
+-- fact_device_sample, fact_device_minute.
 -- A release ends the allocation of the run it names, or of any where it names none.
 -- A device is paid for once: an allocation ends at its release, at the next allocation of the same
--- device, or, where the release is missing, with the last record of its run. A further 'allocated'
+-- device, or, where the release is missing, with the last record of its run; without one of its run it
+-- is still held at the latest time that anything is known of. A further 'allocated'
 -- event of the same pool and run is a change of price. NULL price: neither the event nor the run
 -- tells one; such hours have no cost and are counted all the same.
 -- began_unix_ns [ns]: Start, UTC
@@ -55,8 +57,18 @@ last_record AS (
     GROUP BY pipeline_id
 ),
 
-last_event AS (
-    SELECT max(event_unix_ns) AS last_unix_ns FROM fact_pool_event
+latest AS (
+    SELECT max(last_unix_ns) AS last_unix_ns
+    FROM (
+        SELECT max(event_unix_ns) AS last_unix_ns FROM fact_pool_event
+        UNION ALL
+        SELECT max(last_unix_ns) FROM last_record
+        UNION ALL
+        SELECT max(sampled_unix_ns) FROM fact_device_sample
+        UNION ALL
+        SELECT max(coalesce(last_sampled_unix_ns, minute_unix_ns + 60000000000))
+        FROM fact_device_minute
+    ) AS known
 ),
 
 run_price AS (
@@ -80,7 +92,7 @@ placed AS (
         END AS end_event,
         least(own_end.event_unix_ns, any_end.event_unix_ns) AS end_unix_ns,
         last_record.last_unix_ns AS run_last_unix_ns,
-        coalesce(last_record.last_unix_ns, last_event.last_unix_ns) AS last_unix_ns,
+        coalesce(last_record.last_unix_ns, latest.last_unix_ns) AS last_unix_ns,
         coalesce(
             given.next_pool_id = given.pool_id AND given.next_pipeline_id = given.pipeline_id, FALSE
         ) AS is_renewed
@@ -97,7 +109,7 @@ placed AS (
         AND given.device_id = any_end.device_id
         AND given.event_unix_ns < any_end.event_unix_ns
     LEFT JOIN last_record ON given.pipeline_id = last_record.pipeline_id
-    CROSS JOIN last_event
+    CROSS JOIN latest
 ),
 
 ended AS (
