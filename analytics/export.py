@@ -2,9 +2,7 @@
 
 Layout: `DIR/export/csv/<table>/<table>.csv`, one folder a table so that a folder connector takes
 it as it is, and `DIR/export/manifest.json`.
-CSV: UTF-8 without a byte-order mark, `,` and `.`, one header row, LF, RFC 4180 quotes; NULL is an
-empty cell, an empty text is `""`, true and false are 1 and 0. A text cell that a spreadsheet would
-run as a formula gets a leading apostrophe (OWASP, CSV injection); numbers are never touched.
+CSV: in a dialect of csv_dialects.py; numbers of the default one come back to the last bit.
 
 Before: the published warehouse.   After: spreadsheets, Power BI.
 Price: rows are streamed, 10,000 at a time; every file is written aside and renamed.
@@ -14,25 +12,23 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import decimal
 import hashlib
 import importlib.metadata
 import json
-import math
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
+from analytics.csv_dialects import POWERBI, Dialect, csv_lines
 from analytics.ddl import view_column_docs
 from analytics.errors import WarehouseError
 from analytics.schema import TABLES, columns, table_key
 from analytics.warehouse import WORK_NAME, open_published
 
 VIEWS = {"run_efficiency": ("run_id",)}  # exported views and what orders their rows
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _FETCH = 10_000
 
 
@@ -45,7 +41,7 @@ class ExportReport:
     rows: dict[str, int]
 
 
-def export(runs_dir: Path) -> ExportReport:
+def export(runs_dir: Path, dialect: Dialect = POWERBI) -> ExportReport:
     """Write the published warehouse of a runs folder to `DIR/export/`.
 
     Every file is replaced in one rename, the manifest last, so a reader meets whole files only.
@@ -56,9 +52,11 @@ def export(runs_dir: Path) -> ExportReport:
     try:
         (runs_dir / WORK_NAME).mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=runs_dir / WORK_NAME) as scratch:
-            entries = [_write_table(con, name, Path(scratch)) for name in (*TABLES, *VIEWS)]
+            entries = [
+                _write_table(con, name, Path(scratch), dialect) for name in (*TABLES, *VIEWS)
+            ]
             manifest = Path(scratch) / "manifest.json"
-            manifest.write_text(_manifest(entries), encoding="utf-8")
+            manifest.write_text(_manifest(entries, dialect), encoding="utf-8")
             for entry in entries:
                 final = target / entry["path"]
                 final.parent.mkdir(parents=True, exist_ok=True)
@@ -78,39 +76,9 @@ def export(runs_dir: Path) -> ExportReport:
     )
 
 
-def csv_lines(names: list[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
-    """Header and rows as CSV lines, each with its line end; see the module for the dialect.
-
-    Raises ValueError for NaN and infinity, which would turn a column of numbers into text.
-    """
-    yield ",".join(map(csv_cell, names)) + "\n"
-    for row in rows:
-        yield ",".join(map(csv_cell, row)) + "\n"
-
-
-def csv_cell(value: Any) -> str:
-    """One value as it stands in the CSV."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, decimal.Decimal):
-        return format(value, "f")
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{value!r} cannot be exported; it would turn its column into text")
-        return repr(value)
-    if isinstance(value, int):
-        return str(value)
-    text = str(value)
-    if text.startswith(_FORMULA_STARTS):
-        text = "'" + text
-    if not text or any(mark in text for mark in ',"\n\r') or text != text.strip():
-        return '"' + text.replace('"', '""') + '"'
-    return text
-
-
-def _write_table(con: duckdb.DuckDBPyConnection, name: str, scratch: Path) -> dict[str, Any]:
+def _write_table(
+    con: duckdb.DuckDBPyConnection, name: str, scratch: Path, dialect: Dialect
+) -> dict[str, Any]:
     """Write one table or view aside; returns its entry of the manifest."""
     order = VIEWS.get(name) or table_key(TABLES[name])
     order_by = ", ".join(order)
@@ -118,10 +86,11 @@ def _write_table(con: duckdb.DuckDBPyConnection, name: str, scratch: Path) -> di
     cursor = con.execute(f"SELECT * FROM {name} ORDER BY {order_by}")  # noqa: S608
     described = cursor.description or []
     names = [column[0] for column in described]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(dialect.start)
     num_lines = 0
     with (scratch / f"{name}.csv").open("wb") as file:
-        for line in csv_lines(names, _stream(cursor)):
+        file.write(dialect.start)
+        for line in csv_lines(names, _stream(cursor), dialect):
             data = line.encode("utf-8")
             digest.update(data)
             file.write(data)
@@ -151,17 +120,19 @@ def _columns(name: str, typed: list[tuple[str, str]]) -> list[dict[str, str]]:
     ]
 
 
-def _manifest(entries: list[dict[str, Any]]) -> str:
+def _manifest(entries: list[dict[str, Any]], dialect: Dialect) -> str:
     now = datetime.datetime.now(datetime.UTC)
     content = {
         "generated_utc": now.isoformat(timespec="seconds"),
         "generated_by": f"seqscale {_version()}",
         "dialect": {
-            "delimiter": ",",
-            "decimal": ".",
+            "name": dialect.name,
+            "delimiter": dialect.delimiter,
+            "decimal": dialect.decimal,
             "encoding": "UTF-8",
+            "has_byte_order_mark": dialect.has_bom,
             "null": "empty cell",
-            "line_end": "LF",
+            "line_end": {"\n": "LF", "\r\n": "CRLF"}[dialect.line_end],
         },
         "tables": entries,
     }

@@ -14,8 +14,8 @@ import pandas as pd
 import streamlit as st
 
 from analytics.compare import ArmComparison
+from analytics.csv_dialects import csv_lines
 from analytics.errors import QueryError, WarehouseError
-from analytics.export import csv_lines
 from analytics.metrics import CAUSE_LABELS
 from dashboard import charts, empty_states, wording
 from dashboard.store import Published, published, runs_dir

@@ -339,13 +339,24 @@ def load(
 
 
 @app.command()
-def export(runs_dir: RunsDir = RUNS_DIR, as_json: AsJson = False) -> None:
+def export(
+    runs_dir: RunsDir = RUNS_DIR,
+    dialect: Annotated[
+        str, typer.Option(help="powerbi (commas), or excel-es (semicolons, decimal commas, BOM).")
+    ] = "powerbi",
+    bom: Annotated[
+        bool | None,
+        typer.Option(help="Begin each file with a byte-order mark; as the dialect if left out."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Write every table and the efficiency view as CSV, with a manifest."""
     import dataclasses
 
+    from analytics.csv_dialects import dialect_of
     from analytics.export import export as export_tables
 
-    report = export_tables(runs_dir)
+    report = export_tables(runs_dir, dialect_of(dialect, has_bom=bom))
     lines = [f"{name}: {number:,} rows" for name, number in report.rows.items()]
     text = "\n".join([*lines, f"manifest: {report.manifest}"])
     _print(dataclasses.asdict(report), as_json, lambda _: typer.echo(text))

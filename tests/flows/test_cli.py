@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
+from tests.conftest import PaperRuns
 
 HEAVY = ("torch", "mlflow", "prefect", "pandas", "duckdb", "streamlit", "numpy")
 
@@ -249,6 +250,18 @@ def test_a_missing_extra_is_named(
     assert cli(monkeypatch, *arguments) == 2
     assert "pip install 'seqscale[all]'" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_export_is_written_in_the_dialect_that_was_asked(
+    published: PaperRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = published.runs_dir
+    assert cli(monkeypatch, "export", "--runs-dir", str(runs), "--dialect", "excel-es") == 0
+    price = (runs / "export" / "csv" / "dim_price" / "dim_price.csv").read_bytes()
+    assert price.startswith(b"\xef\xbb\xbfpipeline_id;")
+    assert b";9,0;EUR;" in price
+    assert cli(monkeypatch, "export", "--runs-dir", str(runs), "--dialect", "excel") == 2
+    assert "powerbi, excel-es" in capsys.readouterr().err
 
 
 def test_an_interrupt_ends_with_130(
