@@ -34,7 +34,7 @@ def delimited_rows(file: PlainFile, shape: TextShape, options: ReadingOptions, p
     chosen = _choose(file, shape, options)
     source, parameters = csv_source(file, shape, prefix)
     # a bare cast would be pushed into read_csv, where it ends the scan at the first odd cell
-    rating = None if chosen.rating is None else f"TRY_CAST(nullif(c{chosen.rating}, '') AS DOUBLE)"
+    rating = None if chosen.rating is None else _number(f"c{chosen.rating}", shape.delimiter)
     return Rows(
         file=file,
         source=source,
@@ -64,6 +64,12 @@ def csv_source(file: PlainFile, shape: TextShape, prefix: str) -> tuple[str, dic
         f"columns = {{{columns}}})"
     )
     return source, {f"{prefix}path": file.pattern, f"{prefix}delimiter": shape.delimiter}
+
+
+def _number(cell: str, delimiter: str) -> str:
+    """A cell as a number, NULL when it is none; in a file with `;` a comma is the decimal point."""
+    text = f"replace({cell}, ',', '.')" if delimiter == ";" else cell
+    return f"TRY_CAST(nullif({text}, '') AS DOUBLE)"
 
 
 def locate_record(file: PlainFile, shape: TextShape, row: int) -> str:

@@ -28,7 +28,7 @@ NOTHING = frozenset(
     }
 )  # fmt: skip
 _MOST_KNOWN = 100_000
-_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\s\d]\S{0,15})?")
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\s\d.,]\S{0,15})?")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -81,6 +81,7 @@ def test_a_region_without_a_price_is_answered_with_the_one_that_has():
         ("yesterday,USD,EUR,0.9\n", "line 2: rate_date is 'yesterday'"),
         ("2026-11-01,USD,EUR,-1\n", "line 2: rate is '-1'"),
         ("2026-11-01,USD,EUR\n", "line 2: rate is 'None'"),
+        ('2026-11-01,USD,EUR,"0,9"\n', "line 2: rate is '0,9'"),  # azure-migrate-explore#20
         ("2026-11-01,USD,EUR,1\n2026-11-01,USD,EUR,2\n", "two different rates .* 2026-11-01"),
     ],
 )
