@@ -42,7 +42,7 @@ def set_time_zone(runs_dir: Path, zone: str) -> None:
     path = runs_dir / SETTINGS_NAME
     fresh = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        fresh.write_text(json.dumps({_SETTING: zone}) + "\n", encoding="utf-8")
+        fresh.write_text(json.dumps({_SETTING: zone}, allow_nan=False) + "\n", encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
         raise ConfigError(

@@ -176,7 +176,8 @@ def _header(
     sources = [[source["name"], source["sha256"]] for source in about.sources]
     # names and terms too, so that a store never answers with another file's; dates never
     identity = [written.digest, rules_said, about.num_rows_read, dropped, about.name, about.terms]
-    said = json.dumps([*identity, sources, about.key_id, about.actions, about.has_times])
+    identity += [sources, about.key_id, about.actions, about.has_times]
+    said = json.dumps(identity, allow_nan=False)
     content = hashlib.sha256(said.encode()).hexdigest()
     counts = np.bincount(split_K, minlength=len(SPLIT_NAMES))
     return StoreHeader(

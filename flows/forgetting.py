@@ -128,7 +128,8 @@ class _Notes:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._begun = [one for one in self._begun if not _is_same(one, erasure)] + [erasure]
         aside = self._path.with_name(f"{self._path.name}.part")
-        aside.write_text(json.dumps([dataclasses.asdict(one) for one in self._begun]), "utf-8")
+        plain = [dataclasses.asdict(one) for one in self._begun]
+        aside.write_text(json.dumps(plain, allow_nan=False), "utf-8")
         aside.replace(self._path)
 
     def settle(self) -> None:

@@ -81,7 +81,7 @@ def _task(name: str, timeout_s: float, retries: int = 0) -> MakeTask:
 
 
 def _request(raw: Json) -> RunRequest:
-    return from_json(RunRequest, json.dumps(raw))
+    return from_json(RunRequest, json.dumps(raw, allow_nan=False))
 
 
 def _prepare_key(parameters: Json) -> str:

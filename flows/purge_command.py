@@ -32,7 +32,8 @@ def purge(
     report = purge_samples(runs_dir, older_than_days=older_than_days)
     path = publish(runs_dir)
     if as_json:
-        typer.echo(json.dumps({**dataclasses.asdict(report), "warehouse": str(path)}))
+        plain = {**dataclasses.asdict(report), "warehouse": str(path)}
+        typer.echo(json.dumps(plain, allow_nan=False))
         return
     typer.echo(
         f"raw samples are kept since {report.raw_since_utc}\n"
