@@ -233,3 +233,13 @@ def test_every_view_file_says_its_grain_its_units_and_its_sources():
         assert view.name in head, Path(view.name)
         for word in ("Grain:", "Units:", "Reads from:"):
             assert word in head, (view.name, word)
+
+
+def test_every_instant_is_a_count_of_nanoseconds_and_no_clock_on_a_wall(con):
+    # streamlit#1346, streamlit#2388, streamlit#2369: what has no zone is shifted by who shows it
+    rows = con.execute(
+        "SELECT table_name, column_name, data_type FROM information_schema.columns"
+    ).fetchall()
+    assert [row for row in rows if row[2].startswith("TIME")] == []
+    counts = {kind for _, name, kind in rows if name.endswith("unix_ns")}
+    assert counts == {"BIGINT"}

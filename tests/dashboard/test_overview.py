@@ -2,6 +2,7 @@ import csv
 import io
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import duckdb
@@ -107,6 +108,35 @@ def test_a_url_with_an_unknown_pipeline_shows_the_newest(published, show):
     assert show(pipeline="nosuch").selectbox[0].value == PIPELINE
 
 
+@pytest.fixture
+def in_madrid(monkeypatch):
+    """The server's own zone is Madrid's."""
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "Europe/Madrid")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_no_instant_reaches_the_page_by_the_clock_of_a_wall(paper, show, in_madrid):
+    # streamlit#1346, streamlit#2388, streamlit#2369: shifted by the browser's zone, or a crash in
+    # the hour that a clock repeats: both of these are 02:30 in Madrid, on 25 October 2026
+    for hour, name in enumerate((PIPELINE, OLDER)):
+        paper.pipeline(name)
+        started_ns = (1_792_888_200 + hour * 3600) * 10**9
+        runs = [
+            paper.run(arm, pipeline_id=name, started_unix_ns=started_ns)
+            for arm in ("baseline", "balanced")
+        ]
+        paper.write(runs, writer="zz", pipeline_id=name)
+    paper.publish()
+    for name, told in ((PIPELINE, "00:30"), (OLDER, "01:30")):
+        app = show(pipeline=name)
+        assert f"started 2026-10-25 {told} UTC" in words(app)
+        kinds = [kind for table in app.dataframe for kind in table.value.dtypes]
+        assert kinds and not [kind for kind in kinds if kind.kind == "M"]
+
+
 def test_a_newly_published_copy_is_shown_at_once(published, show):
     assert show().metric[1].value == "2.50 s"
     published.write(
@@ -142,7 +172,8 @@ def test_a_damaged_warehouse_is_told_and_never_shown_as_zeros(paper, show):
     assert len(app.metric) == 0
 
 
-def test_a_busy_warehouse_is_told(published, show):
+def test_a_busy_warehouse_is_told_and_never_shown_as_zeros(published, show):
+    # builder#644, builder#655: a lost race for the lock was shown as tiles of 0
     path = published.runs_dir / "warehouse.duckdb"
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); input()"
     with subprocess.Popen(
@@ -153,6 +184,7 @@ def test_a_busy_warehouse_is_told(published, show):
         app = show()
         writer.communicate("\n", timeout=30)
     assert "The warehouse is busy" in words(app)
+    assert len(app.metric) == 0
     assert commands(app) == [f"seqscale load --runs-dir {published.runs_dir}"]
 
 
