@@ -121,6 +121,23 @@ def test_the_published_view_has_one_row_an_arm(receipt: dict[str, Any], runs: Pa
     assert forecasts == (64,)
 
 
+def test_one_sampler_watches_the_host_for_all_ranks_and_arms(
+    receipt: dict[str, Any], runs: Path
+) -> None:
+    # wandb#8359, kedro-mlflow#647: one monitor a process or a call, whose own cost nobody saw
+    segments = list(runs.glob("whole/attempt-*/journal/fact_device_sample/*"))
+    assert len(segments) == 1
+    with open_published(runs) as con:
+        used = con.execute(
+            "SELECT device_id, sampler_cpu_share FROM device_use WHERE device_id = 'cpu'"
+        ).fetchall()
+        ranks = con.execute("SELECT min(world_size), count(*) FROM dim_run").fetchone()
+    assert ranks == (2, 2)
+    [told] = [one for one in receipt["devices"] if one["device_id"] == "cpu"]
+    assert used == [("cpu", told["sampler_cpu_share"])]
+    assert 0 < told["sampler_cpu_share"] < 1
+
+
 def test_spans_and_steps_tile_the_time_of_the_job(receipt: dict[str, Any], runs: Path) -> None:
     with open_published(runs) as con:
         spans = con.execute(
