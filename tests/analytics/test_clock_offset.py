@@ -28,6 +28,7 @@ def test_a_known_shift_is_found_within_its_stated_error(shift_s):
 
 
 def test_a_lag_and_noise_of_the_other_signal_do_not_hide_the_shift():
+    # DCGM#170: figures came up to 40 s after the work that they are of
     times, busy = signal(1.0, 20.0)
     noisy = busy * 300 + 70 + np.random.default_rng(1).normal(0, 30, len(busy))
     found = estimate_offset(*signal(0.5, 0.0), times, noisy, most_ns=HOUR)

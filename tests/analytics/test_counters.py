@@ -38,6 +38,7 @@ def test_a_rate_spans_the_readings_that_told_nothing() -> None:
 
 
 def test_an_energy_counter_that_started_again_goes_on_where_it_was() -> None:
+    # zeus#181, zeus#45, compute-runtime#938: a counter that fell underflowed to terawatts
     energy = Energy()
     # 700 W: at most 1050 J a second
     assert energy.take(5_000, 0.0, 700) == 5_000

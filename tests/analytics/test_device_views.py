@@ -89,6 +89,7 @@ def test_samples_weigh_as_much_as_they_overlap_a_step(paper):
 
 
 def test_a_sample_longer_than_its_steps_is_shared_out_among_them(paper):
+    # DCGM#170: at an interval of 30 s nothing is told of a step of 4 s alone
     paper.write([
         paper.run("baseline", world_size=1, device="cuda"),
         rank(0),
@@ -132,7 +133,7 @@ def test_a_device_is_not_guessed_among_several(paper):
 
 
 def test_energy_follows_the_counter_over_a_reset_and_not_what_cannot_be(tmp_path):
-    # zeus#181/#45, compute-runtime#938: a counter that fell has begun anew; terawatts are not drawn
+    # zeus#181, zeus#45, compute-runtime#938: a counter that fell has begun anew, and is no terawatt
     counter = [1000.0, 1500.0, 200.0, 1e15, 1e15 + 300]
     seen(
         tmp_path,
@@ -226,7 +227,7 @@ def test_time_between_two_allocations_is_unallocated_and_costs_nothing(tmp_path)
 
 
 def test_samples_without_any_activity_figure_are_not_idle(tmp_path):
-    # exporter#203, sonar#247: a slice has no utilisation; the engine's activity tells it instead
+    # nvidia_gpu_exporter#203, sonar#247: a slice has no utilisation, which was drawn as 0
     seen(
         tmp_path,
         sample(30, interval_s=30.0, memory_used_bytes=5),

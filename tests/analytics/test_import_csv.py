@@ -29,13 +29,16 @@ def ns(text: str) -> int:
 )  # fmt: skip
 def test_a_cell_that_says_nothing_is_null_and_its_row_stays(tmp_path, nothing):
     # gpustat#6, gputil#5, i3pystatus#776, ODS#699: crashed, dropped every GPU, or put 0
-    text = f"{HEADER}2026/01/01 00:00:00.000, 0, {nothing}, 364 MiB, {nothing}\n"
+    text = (
+        f"{HEADER}2026/01/01 00:00:00.000, 0, {nothing}, 364 MiB, {nothing}\n"
+        "2026/01/01 00:00:00.000, 1, 0 %, 1 MiB, 60 W\n"
+    )
     outcome = import_text(tmp_path, text)
-    assert outcome.about.num_loaded == 1
+    assert outcome.about.num_loaded == 2
     assert not outcome.left_out
     assert samples(tmp_path / "runs", "utilization_share", "memory_used_bytes", "power_w") == [
-        (None, 364 * 2**20, None)
-    ]
+        (None, 364 * 2**20, None), (0.0, 2**20, 60.0)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -53,8 +56,12 @@ def test_a_figure_that_cannot_be_is_left_out_with_its_line_and_the_row_stays(tmp
     assert samples(tmp_path / "runs", "utilization_share", "power_w") == [(None, 60.5)]
 
 
-@pytest.mark.parametrize("blank", ["140737488355328", "9223372036854775792", "9223372036854775794"])
+@pytest.mark.parametrize(
+    "blank",
+    ["140737488355328", "140737488355328.0", "9223372036854775792", "9223372036854775794"],
+)
 def test_a_blank_of_dcgm_is_nothing(tmp_path, blank):
+    # slurm-job-exporter#30, gpu-monitoring-tools#92: blanks were stored as data
     import_text(tmp_path, f"{HEADER}2026/01/01 00:00:00, 0, 5, 1, {blank}\n")
     assert samples(tmp_path / "runs", "power_w", "utilization_share") == [(None, 0.05)]
 
@@ -99,7 +106,7 @@ def test_bad_lines_are_kept_with_their_numbers_and_the_header_may_come_again(tmp
 
 
 def test_rows_of_one_device_and_time_become_one_and_contradictions_are_counted(tmp_path):
-    # gpustack#5902: two exporters, one timestamp, other values
+    # gpustack#5902, gpu-monitoring-tools#174: two exporters, one timestamp, other values
     row = "2026/01/01 00:00:00, 0, {} %, 1 MiB, {}\n"
     text = HEADER + row.format(5, "60 W") + row.format(9, "60 W") + row.format(7, "[N/A]")
     about = import_text(tmp_path, text).about

@@ -82,7 +82,7 @@ def test_dcgm_ratios_are_not_percent_and_energy_is_joules(tmp_path):
 
 
 def test_a_slice_has_its_engine_activity_and_a_key_of_its_own(tmp_path):
-    # distributed#8739, nvidia_gpu_exporter#203: no utilisation under MIG, shown as 0
+    # distributed#8739, nvidia_gpu_exporter#203, serve#3090: no utilisation under MIG, shown as 0
     slices = "".join(
         prom("DCGM_FI_PROF_GR_ENGINE_ACTIVE", f"0.{n}", f',GPU_I_ID="{n}"') for n in (1, 2)
     )
@@ -94,12 +94,28 @@ def test_a_slice_has_its_engine_activity_and_a_key_of_its_own(tmp_path):
 
 
 def test_two_exporters_of_one_gpu_are_one_row_with_its_contradiction(tmp_path):
+    # gpustack#5902, gpu-monitoring-tools#174: the same series from two exporters
     text = "".join(prom("DCGM_FI_DEV_GPU_UTIL", v, f',job="{v}"', " 1767225600000") for v in "57")
     about = import_text(tmp_path, text, ImportOptions()).about
     assert (about.num_loaded, about.num_records, about.num_conflicts) == (2, 1, 1)
     assert samples(tmp_path / "runs", "utilization_share", "sampled_unix_ns") == [
         (0.07, 1_767_225_600 * S)
     ]
+
+
+@pytest.mark.parametrize("blank", ["140737488355328.0", "140737488355328.000000",
+                                   "9223372036854775792", "9.223372036854775794e+18"])  # fmt: skip
+def test_a_blank_in_the_text_of_dcgm_is_nothing_for_every_field(tmp_path, blank):
+    # slurm-job-exporter#30, gpu-monitoring-tools#92
+    fields = ["DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED",
+              "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_PROF_SM_ACTIVE"]  # fmt: skip
+    text = "".join(prom(field, blank) for field in fields) + prom("DCGM_FI_DEV_GPU_TEMP", "40")
+    outcome = import_text(tmp_path, text, TAKEN)
+    assert not outcome.left_out
+    assert samples(
+        tmp_path / "runs", "utilization_share", "power_w", "memory_used_bytes", "energy_j",
+        "sm_active_share", "temperature_c",
+    ) == [(None, None, None, None, None, 40.0)]  # fmt: skip
 
 
 def answer(result: list, kind: str = "matrix") -> str:

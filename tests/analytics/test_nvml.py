@@ -74,6 +74,7 @@ ERRORS = [NVMLError(NOT_SUPPORTED), NVMLError(UNKNOWN), RuntimeError("the bindin
 @pytest.mark.parametrize("error", ERRORS, ids=str)
 @pytest.mark.parametrize("function", COLUMNS)
 def test_one_figure_that_fails_is_null_and_stops_no_other(function: str, error: Exception) -> None:
+    # mlflow#14736: the A10 tells no power; the sampling thread died of it and told nothing at all
     whole = read(PaperNvml())
     nvml = PaperNvml()
     nvml.says[function] = error
@@ -200,6 +201,7 @@ def test_one_counter_that_is_refused_or_is_no_number_is_null() -> None:
 
 
 def test_slices_are_devices_of_their_own_and_have_no_utilisation() -> None:
+    # distributed#8739, serve#3090: asking a slice for its utilisation crashed
     nvml = PaperNvml(slices={0: (7, 0), 3: (8, 1)})
     probes = gpu_probes(nvml)
     told = [probe.read(1.0) for probe in probes]
@@ -217,6 +219,7 @@ def test_slices_are_devices_of_their_own_and_have_no_utilisation() -> None:
 
 
 def test_of_a_shared_host_only_the_given_gpus_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    # mlflow#13398, wandb#538, wandb#9062: all eight GPUs were put down to a run on one
     monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-2")
     nvml = PaperNvml(gpus=8)

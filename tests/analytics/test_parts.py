@@ -60,7 +60,7 @@ def test_overlap_is_of_all_communication_and_untold_without_any(paper, filled):
 
 
 def test_another_device_of_the_host_is_not_the_runs(paper, filled):
-    # mlflow#13398, wandb#538: every GPU of a shared host was put down to the run
+    # mlflow#13398, wandb#538, wandb#9062: every GPU of a shared host was put down to the run
     filled.write(paper.arm("baseline"))
     sample = dict(
         pipeline_id=PIPELINE, attempt=0, host="paper", device_id="GPU-7", device_name="NVIDIA H200",

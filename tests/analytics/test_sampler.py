@@ -49,7 +49,8 @@ def test_it_samples_until_it_is_told_to_stop_and_closes_its_journal(tmp_path):
     assert all(s.memory_total_bytes == psutil.virtual_memory().total for s in found)
     assert all(s.interval_s >= 0.1 for s in found)
     assert all(s.power_w is None for s in found)  # not measured is NULL, never 0
-    # its own cost is told: CPU time of one process, growing
+    # wandb#8359, kedro-mlflow#647: a sampler's own cost went unseen; here it is told: CPU time of
+    # one process, growing
     costs = [s.sampler_cpu_s for s in found]
     assert 0 < costs[0] <= costs[-1]
 
@@ -127,6 +128,7 @@ class PaperProbe:
 
 
 def test_a_silent_device_has_no_sample_and_the_others_go_on(tmp_path, caplog):
+    # ODS#699: one device that told nothing cost the figures of all
     row = {"device_name": None, "utilization_share": 0.5, "memory_used_bytes": None,
            "memory_total_bytes": None, "power_w": None}  # fmt: skip
     gpu, cpu = {"device_id": "GPU-0"} | row, {"device_id": "cpu"} | row

@@ -167,6 +167,7 @@ def test_publishing_before_loading_names_the_command(tmp_path):
 
 
 def test_a_reader_keeps_the_old_copy_and_the_next_one_gets_the_new(paper):
+    # duckdb#17158: a reader and a writer of one file locked each other out
     paper.pipeline()
     load(paper.runs_dir)
     publish(paper.runs_dir)
@@ -212,6 +213,7 @@ def test_a_damaged_warehouse_names_the_command_that_mends_it(tmp_path, content):
 
 
 def test_a_warehouse_that_another_process_writes_is_busy(published):
+    # duckdb#17158, duckdb#77: read_only is still blocked by who writes that very file
     path = published.runs_dir / "warehouse.duckdb"
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); input()"
     with subprocess.Popen(
