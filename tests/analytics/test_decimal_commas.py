@@ -7,8 +7,7 @@ from analytics.pools import import_pools
 from tests.analytics.importing_logs import import_text, rejects, samples
 from tests.analytics.reading_scans import Opener
 
-# azure-migrate-explore#20, apama-log-analyzer#5, jasp#3608: a locale with decimal commas turned
-# 12.5 into 125. Bills are in test_billing.py, rates of currencies in tests/infra/test_prices.py.
+# Bills are in test_billing.py, rates of currencies in tests/infra/test_prices.py.
 NAMES = ("utilization_share", "memory_used_bytes", "power_w")
 
 
@@ -19,6 +18,7 @@ def log(delimiter: str, *cells: str) -> str:
 
 
 def test_where_semicolons_part_the_cells_a_comma_is_the_decimal_point(tmp_path):
+    # azure-migrate-explore#20, apama-log-analyzer#5, jasp#3608: 12.5 became 125, or a date
     outcome = import_text(tmp_path, log(";", "45,5 %", "364,5 MiB", "60,25 W"))
     assert not outcome.left_out
     assert samples(tmp_path / "runs", "sampled_unix_ns % 1000000000", *NAMES) == [
@@ -36,6 +36,7 @@ def test_with_thousands_in_it_a_number_is_left_out_and_not_guessed(tmp_path, pow
 
 @pytest.mark.parametrize("delimiter", ["\t", "|"])
 def test_where_nothing_tells_what_a_comma_is_its_cell_is_left_out(tmp_path, delimiter):
+    # jasp#3608: values were multiplied where decimals have commas
     outcome = import_text(tmp_path, log(delimiter, "45,5 %", "364", "60,25"))
     names = ("power_w", "utilization_share")
     assert outcome.left_out == {f"cell_not_a_number: {name}": 1 for name in names}

@@ -165,6 +165,7 @@ def log_of(moments) -> str:
     ],
 )
 def test_an_hour_that_the_clock_repeats_is_told_by_what_stands_around_it(tmp_path, moments):
+    # streamlit#2369: 02:30 twice in one night ended in an error
     outcome = import_text(tmp_path, log_of(moments), MADRID)
     assert outcome.rejected == {}
     assert samples(tmp_path / "runs", "sampled_unix_ns") == [(utc,) for _, utc in moments]
