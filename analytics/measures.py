@@ -12,6 +12,8 @@ import duckdb
 from analytics.errors import WarehouseError
 from analytics.plain_rows import Row, plain_rows
 
+DIMENSIONS = ("date_key", "pool_id", "pipeline_id", "run_id", "rank", "host", "device_id")
+
 
 def run_parts(con: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
     """Where did the rank time of a run go: its parts in seconds; no row without a step."""
@@ -57,6 +59,34 @@ def run_mfu(con: duckdb.DuckDBPyConnection, run_id: str) -> Row:
     return _one(_of_run(con, "run_mfu", run_id, "run_id"), "run", run_id)
 
 
+def mfu_by(con: duckdb.DuckDBPyConnection, *dimensions: str) -> list[Row]:
+    """Model FLOPs against the devices' peak, by any of DIMENSIONS; mfu_share None: no peak known.
+
+    A row in which the peak of some rank is unknown has no share. Raises ValueError for another
+    dimension.
+    """
+    sums = """
+        sum(told_s) AS told_s, sum(model_flops) AS model_flops,
+        CASE WHEN count(peak_flops) = count(*) THEN sum(peak_flops) END AS peak_flops,
+        CASE WHEN count(peak_flops) = count(*)
+            THEN sum(model_flops) / nullif(sum(peak_flops), 0)
+        END AS mfu_share
+    """
+    return _by(con, "rank_day_mfu", dimensions, sums)
+
+
+def energy_by(con: duckdb.DuckDBPyConnection, *dimensions: str) -> list[Row]:
+    """Energy of recorded steps in joules, by any of DIMENSIONS; None where none is known.
+
+    Raises ValueError for another dimension.
+    """
+    sums = """
+        sum(window_s) AS window_s, sum(energy_observed_s) AS energy_observed_s,
+        sum(energy_j) AS energy_j
+    """
+    return _by(con, "rank_day_energy", dimensions, sums)
+
+
 def goodput(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> Row:
     """How much of a job's wall time went into steps that were kept; None when it is not told.
 
@@ -96,6 +126,17 @@ def _of_run(con: duckdb.DuckDBPyConnection, view: str, run_id: str, order: str) 
     # view and order are words of this module, never from outside
     query = f"SELECT * FROM {view} WHERE run_id = ? ORDER BY {order}"  # noqa: S608
     return plain_rows(con, query, [run_id])
+
+
+def _by(
+    con: duckdb.DuckDBPyConnection, view: str, dimensions: tuple[str, ...], sums: str
+) -> list[Row]:
+    for name in dimensions:
+        if name not in DIMENSIONS:
+            raise ValueError(f"'{name}' is no dimension of {view}; known are {DIMENSIONS}")
+    names = ", ".join(dimensions)
+    picked, grouped = (f"{names}, ", f"GROUP BY {names} ORDER BY {names}") if names else ("", "")
+    return plain_rows(con, f"SELECT {picked}{sums} FROM {view} {grouped}")  # noqa: S608
 
 
 def _one(rows: list[Row], kind: str, name: str) -> Row:

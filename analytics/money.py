@@ -25,7 +25,10 @@ STATE_LABELS: dict[str, str] = {
     "unobserved": "allocated, nobody looked",
 }
 ALL_CAUSE_LABELS: dict[str, str] = CAUSE_LABELS | STATE_LABELS
-COST_DIMENSIONS = ("date_key", "pool_id", "team_id", "pipeline_id", "run_id", "arm", "cause")
+COST_DIMENSIONS = (
+    "date_key", "pool_id", "team_id", "pipeline_id", "run_id", "arm", "cause", "rank", "host",
+    "device_id",
+)  # fmt: skip
 STATE_DIMENSIONS = ("date_key", "pool_id", "team_id", "pipeline_id", "host", "device_id")
 SCOPES = ("pool", "run")
 

@@ -252,8 +252,8 @@ STEPS = st.lists(
 )
 @given(STEPS, st.sampled_from([0.01, 7.77, 98.32]), st.sampled_from(["UTC", "Europe/Madrid"]))
 def test_costs_sum_exactly_over_any_partition(paper, told, rate, zone):
-    dimensions = ("date_key", "pool_id", "run_id", "cause")
-    partitions = [n for size in range(5) for n in itertools.combinations(dimensions, size)]
+    dimensions = ("date_key", "pool_id", "rank", "device_id", "cause")
+    partitions = [n for size in range(6) for n in itertools.combinations(dimensions, size)]
     records = [paper.run("baseline", pipeline_id="a", device_hour_cost=rate)]
     for step, (hour, busy_s, wait_s, rest_s, is_split) in enumerate(told):
         for rank in range(2):
