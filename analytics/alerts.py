@@ -4,7 +4,7 @@ A figure is worse when it lies beyond the median of the last runs by more than t
 MAD (the median distance from that median) and a least share of it: with a handful of runs MAD can
 be next to nothing. Fewer than three earlier runs judge nothing, and that is said.
 
-Before: the view run_efficiency.   After: `seqscale alerts`.
+Before: the views run_efficiency and run_device_names.   After: `seqscale alerts`.
 Price: one query; configurations are told apart by hash, arm, data set, ranks and devices, versions
 are not: a new version that is slower is what this is for.
 """
@@ -116,22 +116,16 @@ def judge(run_id: str, figure: str, value: float, earlier: dict[str, float]) -> 
 def _by_configuration(con: duckdb.DuckDBPyConnection) -> list[list[Row]]:
     """The runs of each configuration, oldest first; the newest configuration last."""
     query = """
-        WITH devices AS (
-            SELECT run_id, string_agg(DISTINCT device_name, ', ' ORDER BY device_name) AS names
-            FROM dim_rank
-            GROUP BY run_id
-        )
-
         SELECT
             run_efficiency.*,
             [
                 dim_run.config_sha256, dim_run.arm, dim_run.dataset_id, dim_run.placement,
                 dim_run.schedule, dim_run.transport, CAST(dim_run.world_size AS VARCHAR),
-                dim_run.device, devices.names
+                dim_run.device, run_device_names.device_name
             ] AS configuration
         FROM run_efficiency
         INNER JOIN dim_run ON run_efficiency.run_id = dim_run.run_id
-        LEFT JOIN devices ON run_efficiency.run_id = devices.run_id
+        LEFT JOIN run_device_names ON run_efficiency.run_id = run_device_names.run_id
         WHERE run_efficiency.num_recorded_steps > 0
         ORDER BY dim_run.started_unix_ns, dim_run.run_id
     """

@@ -228,7 +228,7 @@ def spot(facts: RunFacts) -> Finding:
             hours=row["spot_hours"],
             saved=-row["net_saving_cost"],
             words=f"Rent the pool {row['pool_id']} on demand: after {row['num_preemptions']} "
-            "preemption(s) and what was redone, spot was the dearer way.",
+            "preemption(s) and what was redone, spot cost more.",
         )
     cheaper = [row for row in facts.prices if row["spot_cost"] < row["on_demand_cost"]]
     if not cheaper:

@@ -1,28 +1,26 @@
 """The money that the receipt, the dashboard and the CSV downloads show: one function a question.
 
-Before: the views 150 to 172 of analytics/sql/ on an open connection.   After: flows, dashboard,
-run_facts.py. Every function returns plain rows ready for JSON: days as YYYY-MM-DD, money as a float
+Before: the views 150 to 172 of analytics/sql/ on an open connection.   After: flows, dashboard.
+Every function returns plain rows ready for JSON: days as YYYY-MM-DD, money as a float
 that prints the same six places; sums are made of decimals before that. Money of two currencies is
 never added: every row has one currency, NULL where no price is known.
 """
 
 from __future__ import annotations
 
-import datetime
-import decimal
 from typing import Any
 
 import duckdb
 
 from analytics.metrics import CAUSE_LABELS
-from analytics.plain_rows import Row
+from analytics.plain_rows import Row, plain_rows
 
 # What allocated device time was used for, in fixed order after the causes of a step.
 STATE_LABELS: dict[str, str] = {
     "training": "in recorded steps",
     "other_work": "at work outside of steps",
     "allocated_idle": "allocated and idle",
-    "unobserved": "allocated, nobody looked",
+    "unobserved": "allocated, not observed",
 }
 ALL_CAUSE_LABELS: dict[str, str] = CAUSE_LABELS | STATE_LABELS
 COST_DIMENSIONS = (
@@ -47,7 +45,7 @@ def cost_by(
     names = ", ".join(_known(dimensions, COST_DIMENSIONS))
     picked = f"{names}, " if names else ""
     order = f"{names}, " if names else ""
-    return rows(
+    return plain_rows(
         con,
         f"""
         SELECT
@@ -94,7 +92,7 @@ def allocation_states(
     names = _known(dimensions, STATE_DIMENSIONS)
     picked = "".join(f"{name}, " for name in names)
     partition = ", ".join([*names, "currency"])
-    return rows(
+    return plain_rows(
         con,
         f"""
         SELECT
@@ -113,13 +111,13 @@ def allocation_states(
 
 
 def bill_vs_estimate(con: duckdb.DuckDBPyConnection, scope: str = "pool") -> list[Row]:
-    """Where does the bill differ from what we reckoned, and why: the view bill_vs_estimate.
+    """Where does the bill differ from the estimate, and why: the view bill_vs_estimate.
 
     scope: pool or run. A row that cannot be compared has a `message` that says why and what to do;
     for others it is None. Raises ValueError for another scope.
     """
     _known((scope,), SCOPES)
-    found = rows(
+    found = plain_rows(
         con,
         "SELECT * FROM bill_vs_estimate WHERE scope = ? "
         "ORDER BY date_key, scope_id NULLS LAST, currency",
@@ -140,7 +138,7 @@ def bills(con: duckdb.DuckDBPyConnection) -> list[Row]:
 
     `cut_off_cost` is what rounding to six places took off `billed_cost`, over all lines.
     """
-    return rows(
+    return plain_rows(
         con,
         """
         SELECT
@@ -159,26 +157,18 @@ def bills(con: duckdb.DuckDBPyConnection) -> list[Row]:
         GROUP BY bill_line.import_id, currency
         ORDER BY any_value(dim_import.imported_unix_ns), bill_line.import_id, currency
         """,
-        [],
     )
 
 
 def devices(con: duckdb.DuckDBPyConnection) -> list[Row]:
     """Which devices are there, sampled or not: the view dim_device."""
-    return rows(con, "SELECT * FROM dim_device ORDER BY host, device_id", [])
-
-
-def rows(con: duckdb.DuckDBPyConnection, query: str, parameters: Any) -> list[Row]:
-    """The rows of a query as plain values, ready for JSON."""
-    cursor = con.execute(query, parameters)
-    names = [column[0] for column in cursor.description or []]
-    return [dict(zip(names, map(_plain, row), strict=True)) for row in cursor.fetchall()]
+    return plain_rows(con, "SELECT * FROM dim_device ORDER BY host, device_id")
 
 
 def _view(
     con: duckdb.DuckDBPyConnection, view: str, order: str, pipeline_id: str | None
 ) -> list[Row]:
-    return rows(
+    return plain_rows(
         con,
         f"SELECT * FROM {view} WHERE $pipeline_id IS NULL OR pipeline_id = $pipeline_id "  # noqa: S608
         f"ORDER BY {order}",
@@ -205,9 +195,3 @@ def _why_not(row: Row, currencies: set[str]) -> str:
         "Some hours of the estimate have no price. Import the pool's allocations with "
         "device_hour_cost and currency, or run with --instance."
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, decimal.Decimal):
-        return float(value)
-    return value.isoformat() if isinstance(value, datetime.date) else value

@@ -1,6 +1,6 @@
 """Answers of the warehouse as plain rows: text, whole numbers, floats and None, ready for JSON.
 
-Before: a query on an open connection.   After: metrics.py, measures.py and alerts.py.
+Before: a query on an open connection.   After: metrics.py, measures.py, money.py, alerts.py.
 NaN and infinity become None: they are no figures, and JSON has no word for them. Dates become text
 by ISO 8601.
 """

@@ -14,8 +14,7 @@ import numpy as np
 
 from analytics.compare import Estimate, Floats, ratio_of_sums
 from analytics.errors import WarehouseError
-from analytics.money import rows
-from analytics.plain_rows import Row
+from analytics.plain_rows import Row, plain_rows
 
 NUM_GROUPS = 20  # consecutive steps that are resampled together
 LATEST = "latest"
@@ -112,11 +111,11 @@ def run_ids(con: duckdb.DuckDBPyConnection, name: str) -> list[str]:
 
 def run_facts(con: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
     """Everything that the rules of advice ask about a run that is there."""
-    [run] = rows(con, "SELECT * FROM run_efficiency WHERE run_id = ?", [run_id])
-    [sums] = rows(con, _SUMS, [run_id])
+    [run] = plain_rows(con, "SELECT * FROM run_efficiency WHERE run_id = ?", [run_id])
+    [sums] = plain_rows(con, _SUMS, [run_id])
     groups = con.execute(_GROUPS, {"run_id": run_id, "num": NUM_GROUPS}).fetchnumpy()
     pipeline = [run["pipeline_id"]]
-    [whole] = rows(con, _PIPELINE, pipeline)
+    [whole] = plain_rows(con, _PIPELINE, pipeline)
     return RunFacts(
         run=run,
         num_steps=sums["num_steps"],
@@ -131,13 +130,15 @@ def run_facts(con: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
         group_part_s={part: _filled(groups[part]) for part in PARTS},
         group_window_s=_filled(groups["window_s"]),
         slow_rank=_slow_rank(con, run),
-        attempts_redone=rows(con, "SELECT * FROM attempt_redone WHERE pipeline_id = ?", pipeline),
+        attempts_redone=plain_rows(
+            con, "SELECT * FROM attempt_redone WHERE pipeline_id = ?", pipeline
+        ),
         pipeline_window_s=whole["window_s"] or 0.0,
-        spans=rows(con, _SPANS, pipeline),
+        spans=plain_rows(con, _SPANS, pipeline),
         wall_s=whole["wall_s"],
-        states=rows(con, _STATES, pipeline),
-        prices=rows(con, _PRICES, pipeline),
-        savings=rows(con, "SELECT * FROM spot_saving WHERE pipeline_id = ?", pipeline),
+        states=plain_rows(con, _STATES, pipeline),
+        prices=plain_rows(con, _PRICES, pipeline),
+        savings=plain_rows(con, "SELECT * FROM spot_saving WHERE pipeline_id = ?", pipeline),
     )
 
 
@@ -148,7 +149,7 @@ def _filled(values: Any) -> Floats:
 
 def _slow_rank(con: duckdb.DuckDBPyConnection, run: Row) -> SlowRank | None:
     """The rank with the longest time for a unit of work, when ranks and work are known."""
-    rates = rows(con, _RATES, [run["run_id"]])
+    rates = plain_rows(con, _RATES, [run["run_id"]])
     if len(rates) < 2:
         return None
     slow, others = rates[0], [rate["work_rate_s"] for rate in rates[1:]]
@@ -156,10 +157,10 @@ def _slow_rank(con: duckdb.DuckDBPyConnection, run: Row) -> SlowRank | None:
     if median <= 0:
         return None
     ratio = slow["work_rate_s"] / median
-    [saved] = rows(
+    [saved] = plain_rows(
         con, _SAVED, {"run_id": run["run_id"], "rank": slow["rank"], "ratio": max(ratio, 1.0)}
     )
-    [last] = rows(con, _LAST, {"run_id": run["run_id"], "rank": slow["rank"]})
+    [last] = plain_rows(con, _LAST, {"run_id": run["run_id"], "rank": slow["rank"]})
     return SlowRank(
         rank=slow["rank"],
         host=slow["host"],

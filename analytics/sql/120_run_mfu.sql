@@ -1,9 +1,9 @@
 -- run_mfu: model FLOPs of the real lengths over what the run's devices could do at most.
--- Grain: one row per run. Units: in the names. Reads from: dim_run, dim_rank, fact_step, device_peak.
+-- Grain: one row per run. Units: in the names. Reads from: dim_run, dim_rank, fact_step, device_peak,
+-- run_device_names.
 -- Every rank of the run counts in the denominator, whether it recorded a step or not; ranks that share
 -- a device share its peak. The peak is dense, of the run's precision; NULL with a reason when it is not
 -- known: it is never guessed.
--- device_name []: Model of the ranks' devices, the several ones of a mixed run in one line
 -- model_flops []: Floating-point operations of the steps whose every recorded rank told them
 -- told_s [s]: Time of these steps, the mean window of a step over its ranks
 -- peak_flops_per_s [1/s]: Dense peak of all devices of the run together
@@ -32,7 +32,6 @@ work AS (
 devices AS (
     SELECT
         dim_rank.run_id,
-        dim_rank.device_name,
         CASE dim_run.precision
             WHEN 'fp32' THEN device_peak.fp32_flops_per_s
             WHEN 'tf32' THEN device_peak.tf32_flops_per_s
@@ -52,8 +51,6 @@ devices AS (
 machines AS (
     SELECT
         run_id,
-        count(*) AS num_told_ranks,
-        string_agg(DISTINCT device_name, ', ' ORDER BY device_name) AS device_name,
         CASE
             WHEN count(rank_flops_per_s) = count(*) THEN sum(rank_flops_per_s)
         END AS peak_flops_per_s
@@ -68,12 +65,13 @@ joined AS (
         dim_run.world_size,
         dim_run.device,
         dim_run.precision,
-        machines.device_name,
-        machines.num_told_ranks,
+        run_device_names.device_name,
+        run_device_names.num_told_ranks,
         work.model_flops,
         work.told_s,
         machines.peak_flops_per_s
     FROM dim_run
+    LEFT JOIN run_device_names ON dim_run.run_id = run_device_names.run_id
     LEFT JOIN machines ON dim_run.run_id = machines.run_id
     LEFT JOIN work ON dim_run.run_id = work.run_id
 ),

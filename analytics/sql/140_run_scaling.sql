@@ -1,48 +1,39 @@
 -- run_scaling: how much of each rank's worth is left when the same configuration runs on more ranks.
 -- Grain: one row per run and kind of scaling, strong and weak. Units: in the names; efficiencies are
--- shares that noise may lift above 1. Reads from: dim_run, dim_rank, run_parts.
+-- shares that noise may lift above 1. Reads from: dim_run, run_device_names, run_parts.
 -- Runs are compared that have the same scaling_key and, for strong scaling, the same global batch, for
 -- weak scaling the same batch of a rank. The baseline is all such runs at the smallest world size; NULL
 -- when there is only one world size.
 -- scaling_kind []: strong: T_1 / (N T_N) at a fixed global batch; weak: thr_N / (N thr_1) at a fixed batch of a rank
 -- scaling_key []: Hash of all that must be the same: configuration but for ranks, batch and seed, data set, arm, device, version; NULL when untold
--- device_name []: Model of the ranks' devices; NULL when untold
 -- held_sequences []: Sequences of the global batch (strong) or of a rank (weak), which are the same
 -- step_s [s]: Mean window of a step on a rank
 -- samples_per_s [1/s]: Sequences trained on by all ranks in one second
 -- baseline_world_size []: Smallest world size of the comparable runs
 -- scaling_efficiency []: 1 when N ranks do N times what one does, the baseline's ranks counted as whole
 -- scaling_cost []: 1 - scaling_efficiency of weak scaling: the part of the ranks that scaling costs
-WITH devices AS (
-    SELECT
-        run_id,
-        string_agg(DISTINCT device_name, ', ' ORDER BY device_name) AS device_name
-    FROM dim_rank
-    GROUP BY run_id
-),
-
-sized AS (
+WITH sized AS (
     SELECT
         dim_run.run_id,
         dim_run.pipeline_id,
         dim_run.arm,
         dim_run.world_size,
         dim_run.global_batch_sequences,
-        devices.device_name,
+        run_device_names.device_name,
         CASE
             WHEN dim_run.scaling_sha256 IS NOT NULL AND dim_run.dataset_id IS NOT NULL
                 THEN md5(concat_ws(
                     '|', dim_run.scaling_sha256, dim_run.dataset_id, dim_run.arm,
                     coalesce(dim_run.placement, '-'), coalesce(dim_run.schedule, '-'),
                     coalesce(dim_run.transport, '-'), dim_run.device,
-                    coalesce(devices.device_name, '-'), dim_run.seqscale_version
+                    coalesce(run_device_names.device_name, '-'), dim_run.seqscale_version
                 ))
         END AS scaling_key,
         run_parts.window_s,
         run_parts.num_rank_steps,
         run_parts.num_samples
     FROM dim_run
-    LEFT JOIN devices ON dim_run.run_id = devices.run_id
+    LEFT JOIN run_device_names ON dim_run.run_id = run_device_names.run_id
     LEFT JOIN run_parts ON dim_run.run_id = run_parts.run_id
 ),
 

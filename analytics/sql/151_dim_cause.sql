@@ -26,5 +26,5 @@ FROM (
     ('training', 10, 'in recorded steps', 'allocation'),
     ('other_work', 11, 'at work outside of steps', 'allocation'),
     ('allocated_idle', 12, 'allocated and idle', 'allocation'),
-    ('unobserved', 13, 'allocated, nobody looked', 'allocation')
+    ('unobserved', 13, 'allocated, not observed', 'allocation')
 ) AS causes (cause, cause_rank, cause_label, cause_group);

@@ -11,7 +11,7 @@
 -- num_preemptions []: Spot devices that were taken away
 -- redone_hours [h]: Device-hours of attempts that a preemption ended; on-demand needs them not
 -- redone_cost []: redone_hours at the mean on-demand price of the spot hours
--- net_saving_cost []: saving_cost - redone_cost; negative when spot was the dearer way
+-- net_saving_cost []: saving_cost - redone_cost; negative when spot cost more
 WITH on_demand AS (
     SELECT
         pool_id,

@@ -1,7 +1,7 @@
--- estimate_day: what we reckon that devices cost, by day, pool and pipeline.
+-- estimate_day: what devices cost by estimate, by day, pool and pipeline.
 -- Grain: one row per day, pool, pipeline, currency and basis. Units: hours, money in `currency`.
 -- Reads from: allocation_day, cost_by_day, fact_pool_event. From allocations where they are known; a pipeline without
--- any is reckoned by the windows of its steps.
+-- any is estimated by the windows of its steps.
 -- estimate_basis []: allocated or recorded
 -- device_hours [h]: Device-hours
 -- estimate_cost []: Their cost; NULL when some hour has no price

@@ -1,4 +1,4 @@
--- bill_vs_estimate: what was billed beside what we reckoned, and what the difference is made of.
+-- bill_vs_estimate: what was billed beside what was estimated, and what the difference is made of.
 -- Grain: one row per scope, day, its pool or run, and currency. Units: hours, money in `currency`.
 -- Reads from: bill_line, estimate_day. Every line in force and every estimate is in both scopes once;
 -- what names no pool or run has its row with an empty scope_id. Where a day's bill and estimate are
@@ -8,7 +8,7 @@
 -- scope []: pool or run: what the row is about
 -- scope_id []: The pool or pipeline; NULL for what names none
 -- estimate_hours [h]: Device-hours that were recorded
--- estimate_cost []: What we reckoned
+-- estimate_cost []: What was estimated
 -- billed_hours [h]: Device-hours that were billed; NULL when devices per instance are unknown
 -- billed_cost []: What was billed, all lines
 -- is_comparable []: Whether bill and estimate are in one currency

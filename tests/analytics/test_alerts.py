@@ -6,6 +6,7 @@ import json
 import pytest
 
 from analytics.alerts import find_alerts, judge
+from tests.analytics.paper_warehouse import rank_of
 
 DAY_NS = 86_400 * 10**9
 
@@ -63,6 +64,16 @@ def test_runs_of_other_configurations_are_not_held_against(paper, filled, change
     for day in range(1, 4):
         a_run(paper, filled, day, 1.0, **change)
     a_run(paper, filled, 9, 4.0)
+    found = find_alerts(filled.con)
+    assert found.alerts == []
+    assert len(found.unjudged) == 2
+
+
+def test_runs_on_other_devices_are_not_held_against(paper, filled):
+    for day, device in enumerate(["NVIDIA H200"] * 3 + ["NVIDIA L4"], start=1):
+        run_id = a_run(paper, filled, day, 1.0 if device == "NVIDIA H200" else 4.0)
+        ranks = [rank_of(run_id, rank, device_name=device) for rank in range(2)]
+        filled.write(ranks)
     found = find_alerts(filled.con)
     assert found.alerts == []
     assert len(found.unjudged) == 2

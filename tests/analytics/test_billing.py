@@ -335,7 +335,7 @@ def test_the_difference_is_time_and_price_and_what_else_was_billed():
         "time_cost": 12.0, "price_cost": -4.0, "service_cost": 1.5, "tax_cost": 2.0,
         "credit_cost": -4.0,
     }  # fmt: skip
-    # own discounts: 32 listed, 24 contracted, 20 effective
+    # discounts: 32 listed, 24 contracted, 20 effective
     assert (row["negotiated_discount_cost"], row["commitment_discount_cost"]) == (8.0, 4.0)
     assert row["message"] is None
 
@@ -355,7 +355,7 @@ def test_what_names_no_pool_is_untagged_and_its_difference_is_that():
 
 def test_without_devices_per_instance_time_and_price_stay_one():
     [row] = beside(event(0), event(4, "released"), bill_line(1))
-    # billed 20, reckoned 12
+    # billed 20, estimated 12
     assert (row["unsplit_cost"], row["billed_hours"]) == (8.0, None)
 
 

@@ -51,3 +51,9 @@ def test_json_that_others_read_cannot_hold_nan():
                     lenient.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert lenient == []
     assert num_seen > 10
+
+
+def test_days_and_instants_are_text():
+    query = "SELECT DATE '2026-11-30' AS day, TIMESTAMP '2026-11-30 12:00:00' AS instant"
+    [row] = plain_rows(duckdb.connect(), query)
+    assert row == {"day": "2026-11-30", "instant": "2026-11-30T12:00:00"}

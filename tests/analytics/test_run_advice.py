@@ -200,7 +200,7 @@ def test_idle_devices_are_advised_on_and_unseen_ones_are_to_be_measured(paper):
     assert notes["unobserved_devices"].status == MEASURE
 
 
-def test_spot_is_advised_where_a_dated_price_is_cheaper_and_against_where_it_was_dearer(paper):
+def test_spot_is_advised_where_a_dated_price_is_cheaper_and_against_where_it_cost_more(paper):
     run = paper.run("baseline", pipeline_id="a", world_size=1)
     steps = [paper.step("baseline", 0, step, pipeline_id="a") for step in range(40)]
     other = event(-2, host="h9", pipeline_id="b", purchase="spot", device_hour_cost=1.0)
