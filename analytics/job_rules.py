@@ -1,7 +1,7 @@
 """Rules of advice about a job outside of its steps: redone and skipped steps, evaluation, devices.
 
-These shares are of machine time that is not the bubble of the kept steps, so they come beside what
-step_rules.py finds and nothing is counted twice.
+These shares are of time that is not the bubble of the kept steps, so they come beside what
+straggler_rules.py and step_rules.py find, and nothing is counted twice.
 
 Before: run_facts.py.   After: run_advice.py ranks what they find.
 Definition: docs/advice.md.
@@ -9,20 +9,22 @@ Definition: docs/advice.md.
 
 from __future__ import annotations
 
-from analytics.compare import Estimate
 from analytics.plain_rows import Row
 from analytics.run_facts import RunFacts
 from analytics.run_findings import (
+    ALLOCATED,
     DAY_S,
+    JOB,
     LEAST_SHARE,
     MEASURE,
     NOTHING,
+    STEPS,
+    TRAINED,
     Advice,
     Confidence,
     Evidence,
     Finding,
     Note,
-    confidence,
     per_day,
 )
 
@@ -67,7 +69,7 @@ def redone(facts: RunFacts) -> Finding:
             share_lower=None,
             share_upper=None,
         ),
-        **per_day(facts, share),
+        **per_day(facts, share, of=TRAINED),
     )
 
 
@@ -102,45 +104,54 @@ def skipped(facts: RunFacts) -> Finding:
                 },
             )
         ],
-        confidence=confidence(
-            facts.num_steps,
-            Estimate(value=share, lower=None, upper=None),
-            doubt="every such step is counted",
+        confidence=Confidence(
+            level="medium",
+            reason=f"all {facts.num_steps:,} steps are counted; whether another setting leaves "
+            "none out is not known",
+            num_steps=facts.num_steps,
+            share_lower=None,
+            share_upper=None,
         ),
-        **per_day(facts, share),
+        **per_day(facts, share, of=STEPS),
     )
 
 
 def evaluation(facts: RunFacts) -> Finding:
-    """Evaluate less often; the last evaluation stays."""
-    found = next((row for row in facts.spans if row["span_kind"] == "evaluation"), None)
-    if found is None or not facts.wall_s:
+    """Evaluate less often; the last evaluation of each run and kind stays.
+
+    `seqscale run` evaluates once, when training has ended, so it gets a note; spans of other loops
+    may tell of more.
+    """
+    if not facts.evaluations or not facts.wall_s:
         return None
-    share = found["duration_s"] / facts.wall_s
-    num = found["num_spans"]
-    saved = share * (num - 1) / num
+    [told] = facts.evaluations
+    share, saved = told["duration_s"] / facts.wall_s, told["repeated_s"] / facts.wall_s
+    num, num_repeated = told["num_spans"], told["num_repeated"]
     if share <= MOST_EVALUATION or saved < LEAST_SHARE:
+        what = f"those that were repeated later {saved:.1%}" if num_repeated else "none is repeated"
         return Note(
             kind="evaluation",
             status=NOTHING,
-            text=f"Evaluation takes {share:.1%} of the job in {num} evaluation(s); one is needed.",
+            text=f"Evaluation takes {share:.1%} of the job in {num} evaluation(s); {what}.",
         )
     return Advice(
         kind="evaluation",
-        recommendation=f"Evaluate less often, on fewer users in between, or on all ranks at once: "
-        f"{num} evaluations take {share:.1%} of the job.",
+        recommendation="Evaluate less often, or on fewer users before the last time: "
+        f"{num_repeated} of {num} evaluations were repeated later and took {saved:.1%} of the job.",
         part=None,
         recoverable_share=saved,
         recoverable_s=saved * facts.wall_s * facts.run["world_size"],
         floor_s=(share - saved) * facts.wall_s * facts.run["world_size"],
-        floor="one evaluation, at the end",
+        floor="the last evaluation of each run and kind",
         evidence=[
             Evidence(
                 view="fact_span",
                 rows={"pipeline_id": facts.run["pipeline_id"], "span_kind": "evaluation"},
                 figures={
                     "num_spans": num,
-                    "duration_s": found["duration_s"],
+                    "num_repeated": num_repeated,
+                    "duration_s": told["duration_s"],
+                    "repeated_s": told["repeated_s"],
                     "wall_s": facts.wall_s,
                 },
             )
@@ -152,7 +163,7 @@ def evaluation(facts: RunFacts) -> Finding:
             share_lower=None,
             share_upper=None,
         ),
-        **per_day(facts, saved),
+        **per_day(facts, saved, of=JOB),
     )
 
 
@@ -170,7 +181,7 @@ def idle(facts: RunFacts) -> Finding:
             status=NOTHING,
             text=f"{share:.2%} of the allocated time was seen to be idle.",
         )
-    num_devices = max(state["num_devices"] for state in facts.states)
+    num_devices = row["num_all_devices"]
     seconds = share * num_devices * DAY_S
     price = None if row["cost"] is None else row["cost"] / (row["seconds"] / 3600)
     return Advice(
@@ -182,6 +193,7 @@ def idle(facts: RunFacts) -> Finding:
         recoverable_s=row["seconds"],
         floor_s=0.0,
         floor="0: a device that does nothing can be released; start-up keeps a little",
+        share_of=ALLOCATED,
         recoverable_s_per_day=seconds,
         cost_per_day=None if price is None else round(seconds / 3600 * price, 6),
         currency=row["currency"],

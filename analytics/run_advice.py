@@ -11,6 +11,7 @@ Price: the aggregates of run_facts.py and a bootstrap of 20 groups, per part.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -19,8 +20,9 @@ from analytics.job_rules import JOB_RULES
 from analytics.run_facts import RunFacts, run_facts, run_ids
 from analytics.run_findings import Advice, Note
 from analytics.step_rules import STEP_RULES
+from analytics.straggler_rules import STRAGGLER_RULES
 
-RULES = (*STEP_RULES, *JOB_RULES)
+RULES = (*STRAGGLER_RULES, *STEP_RULES, *JOB_RULES)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,7 @@ class RunAdvice:
     recoverable_s: float  # of the bubble
     currency: str | None
     device_hour_cost: float | None
+    goodput_share: float | None  # of a day of the job in kept steps; None: it recorded no spans
     advice: list[Advice]
     notes: list[Note]
 
@@ -59,6 +62,7 @@ class RunAdvice:
             "recoverable_share": self.recoverable_s / window_s if window_s else None,
             "currency": self.currency,
             "device_hour_cost": self.device_hour_cost,
+            "goodput_share": self.goodput_share,
             "days": days,
             "advice": listed,
             "notes": [dataclasses.asdict(note) for note in self.notes],
@@ -74,7 +78,11 @@ def advise(con: duckdb.DuckDBPyConnection, name: str) -> list[RunAdvice]:
 
 
 def advise_run(facts: RunFacts) -> RunAdvice:
-    """Every rule's finding about one run, ranked by money of a day, then by time."""
+    """Every rule's finding about one run, ranked by the money of a day, else by its time.
+
+    Money ranks only where all of it is known and in one currency; what recovers no time comes last
+    where time ranks.
+    """
     findings = [rule(facts) for rule in RULES] if facts.window_s > 0 else [_NO_STEP]
     advice = [finding for finding in findings if isinstance(finding, Advice)]
     return RunAdvice(
@@ -87,13 +95,22 @@ def advise_run(facts: RunFacts) -> RunAdvice:
         recoverable_s=sum(a.recoverable_s or 0.0 for a in advice if a.part is not None),
         currency=facts.run["currency"],
         device_hour_cost=facts.run["device_hour_cost"],
-        advice=sorted(advice, key=_worth, reverse=True),
+        goodput_share=facts.goodput["goodput_share"],
+        advice=sorted(advice, key=_worth(advice), reverse=True),
         notes=[finding for finding in findings if isinstance(finding, Note)],
     )
 
 
-def _worth(advice: Advice) -> tuple[float, float]:
-    return (advice.cost_per_day or 0.0, advice.recoverable_s_per_day or 0.0)
+def _worth(advice: list[Advice]) -> Callable[[Advice], tuple[float, float]]:
+    """What to rank by: money and time of a day, or time and money where money does not compare."""
+    currencies = {a.currency if a.cost_per_day is not None else None for a in advice}
+    is_by_money = len(currencies) == 1 and None not in currencies
+
+    def worth(one: Advice) -> tuple[float, float]:
+        money, time = one.cost_per_day or 0.0, one.recoverable_s_per_day or 0.0
+        return (money, time) if is_by_money else (time, money)
+
+    return worth
 
 
 _NO_STEP = Note(

@@ -14,6 +14,7 @@ import numpy as np
 
 from analytics.compare import Estimate, Floats, ratio_of_sums
 from analytics.errors import WarehouseError
+from analytics.measures import straggler_ranking
 from analytics.plain_rows import Row, plain_rows
 
 NUM_GROUPS = 20  # consecutive steps that are resampled together
@@ -23,19 +24,6 @@ PARTS = (
     "kernel_gap", "unattributed",
 )  # fmt: skip
 KINDS = ("ids", "rows", "gradients", "dense")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SlowRank:
-    """A rank that takes longer than the others for the same work, step after step."""
-
-    rank: int
-    host: str
-    device_id: str | None
-    slowdown_ratio: float  # its time for a unit of work / the median of the others'
-    slowest_share: float  # of the steps in which it was the slowest for its work
-    saved_s: float  # rank-seconds that would go if it were as fast as the median
-    last_share: float | None  # of the collectives it arrived at last; None: no arrivals known
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,11 +42,14 @@ class RunFacts:
     num_skipped_steps: int
     group_part_s: dict[str, Floats]  # of NUM_GROUPS groups of consecutive steps
     group_window_s: Floats
-    slow_rank: SlowRank | None
+    stragglers: list[Row]  # view straggler_ranking, most waited for first
+    slow_saved_s: float  # waiting of the other ranks that persistent stragglers alone cause
+    imbalance_s: float | None  # waiting that the predicted costs of the ranks' work explain
     attempts_redone: list[Row]
     pipeline_window_s: float  # kept steps of all arms, rank-seconds
-    spans: list[Row]  # of the kept attempt, by kind
+    evaluations: list[Row]  # of the kept attempt: none, or one row of their sums
     wall_s: float | None  # of the kept attempt
+    goodput: Row  # its pipeline's row of run_goodput
     states: list[Row]  # of the devices allocated to the pipeline
     prices: list[Row]  # on-demand hours with a spot price beside them
     savings: list[Row]  # view spot_saving
@@ -116,6 +107,9 @@ def run_facts(con: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
     groups = con.execute(_GROUPS, {"run_id": run_id, "num": NUM_GROUPS}).fetchnumpy()
     pipeline = [run["pipeline_id"]]
     [whole] = plain_rows(con, _PIPELINE, pipeline)
+    [goodput] = plain_rows(con, "SELECT * FROM run_goodput WHERE pipeline_id = ?", pipeline)
+    stragglers = straggler_ranking(con, run_id)
+    [imbalance] = plain_rows(con, _IMBALANCE, [run_id])
     return RunFacts(
         run=run,
         num_steps=sums["num_steps"],
@@ -129,47 +123,46 @@ def run_facts(con: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
         num_skipped_steps=sums["num_skipped_steps"],
         group_part_s={part: _filled(groups[part]) for part in PARTS},
         group_window_s=_filled(groups["window_s"]),
-        slow_rank=_slow_rank(con, run),
+        stragglers=stragglers,
+        slow_saved_s=_slow_saved_s(con, run_id, slow_ranks(stragglers)),
+        imbalance_s=imbalance["imbalance_s"],
         attempts_redone=plain_rows(
             con, "SELECT * FROM attempt_redone WHERE pipeline_id = ?", pipeline
         ),
         pipeline_window_s=whole["window_s"] or 0.0,
-        spans=plain_rows(con, _SPANS, pipeline),
+        evaluations=plain_rows(con, _EVALUATIONS, pipeline),
         wall_s=whole["wall_s"],
-        states=plain_rows(con, _STATES, pipeline),
+        goodput=goodput,
+        states=plain_rows(con, _STATES, {"pipeline_id": run["pipeline_id"]}),
         prices=plain_rows(con, _PRICES, pipeline),
         savings=plain_rows(con, "SELECT * FROM spot_saving WHERE pipeline_id = ?", pipeline),
     )
 
 
+def slow_ranks(stragglers: list[Row]) -> list[Row]:
+    """The ranks that are slower than the others for the same work, step after step."""
+    return [
+        row for row in stragglers if row["straggler_kind"] == "persistent" and row["cost_ratio"]
+    ]
+
+
+def _slow_saved_s(con: duckdb.DuckDBPyConnection, run_id: str, slow: list[Row]) -> float:
+    """Waiting of the others that goes when the slow ranks are as fast; 0 without any."""
+    if not slow:
+        return 0.0
+    told = {
+        "run_id": run_id,
+        "ranks": [row["rank"] for row in slow],
+        "ratios": [row["cost_ratio"] for row in slow],
+        "share": sum(row["waited_for_share"] or 0.0 for row in slow),
+    }
+    [saved] = plain_rows(con, _SLOW_SAVED, told)
+    return saved["saved_s"] or 0.0
+
+
 def _filled(values: Any) -> Floats:
     """A column as floats; what was not measured counts 0."""
     return np.ma.filled(np.ma.asarray(values, dtype=np.float64), 0.0)
-
-
-def _slow_rank(con: duckdb.DuckDBPyConnection, run: Row) -> SlowRank | None:
-    """The rank with the longest time for a unit of work, when ranks and work are known."""
-    rates = plain_rows(con, _RATES, [run["run_id"]])
-    if len(rates) < 2:
-        return None
-    slow, others = rates[0], [rate["work_rate_s"] for rate in rates[1:]]
-    median = float(np.median(others))
-    if median <= 0:
-        return None
-    ratio = slow["work_rate_s"] / median
-    [saved] = plain_rows(
-        con, _SAVED, {"run_id": run["run_id"], "rank": slow["rank"], "ratio": max(ratio, 1.0)}
-    )
-    [last] = plain_rows(con, _LAST, {"run_id": run["run_id"], "rank": slow["rank"]})
-    return SlowRank(
-        rank=slow["rank"],
-        host=slow["host"],
-        device_id=slow["device_id"],
-        slowdown_ratio=ratio,
-        slowest_share=saved["slowest_share"] or 0.0,
-        saved_s=saved["saved_s"] or 0.0,
-        last_share=last["last_share"],
-    )
 
 
 _PART_SUMS = """
@@ -216,51 +209,41 @@ GROUP BY grouped.step_group
 ORDER BY grouped.step_group
 """  # noqa: S608
 
-# work is the cost model's time where it is known, else events
-_RATES = """
-SELECT
-    fact_step.rank,
-    coalesce(any_value(dim_rank.host), any_value(dim_run.host)) AS host,
-    any_value(dim_rank.device_id) AS device_id,
-    sum(busy_s) / sum(coalesce(predicted_cost_s, num_tokens)) AS work_rate_s
-FROM fact_step
-INNER JOIN dim_run ON fact_step.run_id = dim_run.run_id
-LEFT JOIN dim_rank ON fact_step.run_id = dim_rank.run_id AND fact_step.rank = dim_rank.rank
-WHERE fact_step.run_id = ?
-GROUP BY fact_step.rank
-HAVING sum(coalesce(predicted_cost_s, num_tokens)) > 0
-ORDER BY work_rate_s DESC, fact_step.rank
-"""
+# what the other ranks would wait less if each slow one took 1/cost_ratio of its time; no more than
+# what they waited for the slow ones, as far as arrivals tell
+_SLOW_SAVED = """
+WITH slow AS (
+    SELECT unnest($ranks) AS rank, unnest($ratios) AS cost_ratio
+),
 
-# what every rank of a step would save if the slow one took 1/ratio of its time
-_SAVED = """
-WITH steps AS (
+steps AS (
     SELECT
-        fact_step.step,
-        count(*) AS num_ranks,
+        count(*) FILTER (WHERE slow.rank IS NULL) AS num_others,
         max(busy_s) AS slowest_s,
-        max(busy_s) FILTER (WHERE rank <> $rank) AS others_s,
-        max(busy_s) FILTER (WHERE rank = $rank) AS own_s,
-        arg_max(
-            rank, busy_s / nullif(coalesce(predicted_cost_s, num_tokens), 0)
-        ) AS slowest_rank
+        max(busy_s / coalesce(slow.cost_ratio, 1)) AS mended_s,
+        sum(straggler_wait_s) AS wait_s
     FROM fact_step
-    WHERE run_id = $run_id
+    INNER JOIN dim_run ON fact_step.run_id = dim_run.run_id
+    LEFT JOIN slow ON fact_step.rank = slow.rank
+    WHERE fact_step.run_id = $run_id
     GROUP BY fact_step.step
-    HAVING count(*) > 1
+    HAVING count(*) = any_value(dim_run.world_size)
 )
 
-SELECT
-    sum((num_ranks - 1) * (slowest_s - greatest(others_s, own_s / $ratio))) AS saved_s,
-    count(*) FILTER (WHERE slowest_rank = $rank) / nullif(count(*), 0) AS slowest_share
+SELECT least(sum(num_others * (slowest_s - mended_s)), sum(wait_s) * $share) AS saved_s
 FROM steps
 """
 
-# of a collective every rank has a row that names the last one; the slow rank's own is counted
-_LAST = """
-SELECT count(*) FILTER (WHERE last_rank = $rank) / nullif(count(last_rank), 0) AS last_share
-FROM fact_collective
-WHERE run_id = $run_id AND rank = $rank
+# seconds of the cost model are brought to those that the ranks took for their work
+_IMBALANCE = """
+SELECT
+    CASE WHEN bool_and(mean_predicted_cost_s IS NOT NULL)
+        THEN sum(num_ranks * (max_predicted_cost_s - mean_predicted_cost_s))
+            * sum(num_ranks * mean_busy_s)
+            / nullif(sum(num_ranks * mean_predicted_cost_s), 0)
+    END AS imbalance_s
+FROM step_balance
+WHERE run_id = ? AND is_complete
 """
 
 _PIPELINE = """
@@ -285,28 +268,35 @@ SELECT
 FROM told
 """
 
-# ranks do a thing at the same time: its wall time is that of the rank that took longest
-_SPANS = """
+# an evaluation is repeated when its run and label come again; ranks evaluate at the same time: the
+# wall time is that of the rank that took longest
+_EVALUATIONS = """
 WITH kept AS (
     SELECT pipeline_id, max(attempt) AS attempt FROM dim_run WHERE pipeline_id = ? GROUP BY 1
 ),
 
-by_rank AS (
+told AS (
     SELECT
-        fact_span.span_kind,
         fact_span.rank,
         count(*) AS num_spans,
-        sum(fact_span.duration_s) AS duration_s
+        sum(fact_span.duration_s) AS duration_s,
+        arg_max(fact_span.duration_s, fact_span.began_unix_ns) AS last_s
     FROM fact_span
     INNER JOIN kept
         ON fact_span.pipeline_id = kept.pipeline_id AND fact_span.attempt = kept.attempt
-    GROUP BY fact_span.span_kind, fact_span.rank
+    WHERE fact_span.span_kind = 'evaluation'
+    GROUP BY fact_span.rank, fact_span.run_id, fact_span.label
 )
 
-SELECT span_kind, max(num_spans) AS num_spans, max(duration_s) AS duration_s
-FROM by_rank
-GROUP BY span_kind
-ORDER BY span_kind
+SELECT
+    CAST(sum(num_spans) AS BIGINT) AS num_spans,
+    CAST(sum(num_spans - 1) AS BIGINT) AS num_repeated,
+    sum(duration_s) AS duration_s,
+    sum(duration_s - last_s) AS repeated_s
+FROM told
+GROUP BY rank
+ORDER BY duration_s DESC, rank
+LIMIT 1
 """
 
 _STATES = """
@@ -314,10 +304,15 @@ SELECT
     cause,
     sum(seconds) AS seconds,
     count(DISTINCT (host, device_id)) AS num_devices,
+    (
+        SELECT count(DISTINCT (host, device_id))
+        FROM allocation_state
+        WHERE pipeline_id = $pipeline_id
+    ) AS num_all_devices,
     CASE WHEN count(*) = count(cost) AND count(DISTINCT currency) = 1 THEN sum(cost) END AS cost,
     any_value(currency) AS currency
 FROM allocation_state
-WHERE pipeline_id = ?
+WHERE pipeline_id = $pipeline_id
 GROUP BY cause, cause_rank
 ORDER BY cause_rank
 """

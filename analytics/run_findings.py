@@ -1,7 +1,7 @@
 """What a rule of advice may say: an advice with its evidence, or a note why there is none.
 
-Before: run_facts.py.   After: step_rules.py and job_rules.py make findings, which run_advice.py
-ranks.
+Before: run_facts.py.   After: straggler_rules.py, step_rules.py and job_rules.py make findings,
+which run_advice.py ranks.
 Price: nothing.
 """
 
@@ -15,9 +15,12 @@ from analytics.compare import Estimate
 from analytics.run_facts import RunFacts
 
 DAY_S = 86_400
-LEAST_SHARE = 0.01  # of machine time: what recovers less is not worth a change
+LEAST_SHARE = 0.01  # of the time that a share is of: what recovers less is not worth a change
 _SURE_STEPS, _SURE_WIDTH = 100, 0.25  # for high confidence; width of the interval / its figure
 _FAIR_STEPS = 20
+
+# what a share is of
+STEPS, TRAINED, JOB, ALLOCATED = "kept steps", "all trained steps", "the job", "the allocated time"
 
 NOTHING, MEASURE, ALREADY = "nothing_to_gain", "measure_first", "already_on"
 
@@ -49,7 +52,7 @@ class Advice:
     kind: str
     recommendation: str
     part: str | None  # part of the step it lowers; None for what lies outside of the bubble
-    recoverable_share: float | None  # of machine time; None: a measurement, or money alone
+    recoverable_share: float | None  # of the time that share_of names; None: money alone
     recoverable_s: float | None  # rank-seconds of this run
     floor_s: float | None  # what stays even then
     floor: str  # why
@@ -58,6 +61,7 @@ class Advice:
     currency: str | None
     evidence: list[Evidence]
     confidence: Confidence
+    share_of: str | None = None  # STEPS, TRAINED, JOB or ALLOCATED
 
     def plain(self) -> dict[str, Any]:
         """As plain values, ready for JSON."""
@@ -120,15 +124,24 @@ def shared(
         floor=floor,
         evidence=evidence,
         confidence=confidence(facts.num_steps, interval, doubt=doubt),
-        **per_day(facts, share),
+        **per_day(facts, share, of=STEPS),
     )
 
 
-def per_day(facts: RunFacts, share: float) -> dict[str, Any]:
-    """A share of machine time as device-seconds and money of a day on the run's devices."""
-    seconds = share * facts.run["world_size"] * DAY_S
+def per_day(facts: RunFacts, share: float, *, of: str) -> dict[str, Any]:
+    """A share of STEPS, TRAINED or JOB as device-seconds and money of a day of this job.
+
+    A day of the job holds its steps for as long as goodput says, so that advice on steps and on
+    what lies between them can be ranked; a job without spans is taken to consist of steps.
+    """
+    kept, redone = facts.goodput["goodput_share"], facts.goodput["redone_share"]
+    of_day = 1.0
+    if kept is not None and of != JOB:
+        of_day = kept + (redone if of == TRAINED else 0.0)
+    seconds = share * of_day * facts.run["world_size"] * DAY_S
     price = facts.run["device_hour_cost"]
     return {
+        "share_of": of,
         "recoverable_s_per_day": seconds,
         "cost_per_day": None if price is None else round(seconds / 3600 * price, 6),
         "currency": facts.run["currency"],

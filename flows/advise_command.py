@@ -71,7 +71,7 @@ def _advice_lines(advice: dict[str, Any], days: int) -> list[str]:
     if advice["recoverable_s_per_day"] is not None:
         time = (
             f"{advice['recoverable_s_per_day']:,.0f} device-seconds a day "
-            f"({advice['recoverable_share']:.1%} of the time)"
+            f"({advice['recoverable_share']:.1%} of {advice['share_of']})"
         )
     evidence = "; ".join(_evidence(entry) for entry in advice["evidence"])
     sure = advice["confidence"]

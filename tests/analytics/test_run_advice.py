@@ -129,7 +129,8 @@ def test_a_device_that_is_slow_for_its_work_is_named_and_not_counted_twice(paper
             wait_s = 2.0 - busy_s
             steps.append(
                 paper.step(
-                    "baseline", rank, step, pipeline_id="a", busy_s=busy_s, predicted_cost_s=1.0,
+                    "baseline", rank, step, pipeline_id="a", busy_s=busy_s, cpu_s=busy_s,
+                    predicted_cost_s=1.0,
                     straggler_wait_s=wait_s, exposed_comm_s=0.0, exposed_comm_total_s=wait_s,
                     exposed_rows_s=wait_s, data_wait_s=0.0, unattributed_s=0.0, window_s=2.0,
                 )
@@ -140,7 +141,7 @@ def test_a_device_that_is_slow_for_its_work_is_named_and_not_counted_twice(paper
     assert "rank 1 on h7" in slow.recommendation
     assert slow.recoverable_s == pytest.approx(40.0)
     figures = slow.evidence[0].figures
-    assert (figures["slowdown_ratio"], figures["slowest_share"]) == (2.0, 1.0)
+    assert (figures["cost_ratio"], figures["last_share"]) == (2.0, 1.0)
 
 
 def test_late_launches_are_advised_on_where_they_were_measured(paper):
@@ -186,7 +187,7 @@ def test_evaluating_again_and_again_is_advised_on_but_the_last_one_stays(paper):
     assert advice["evaluation"].recoverable_share == pytest.approx(30 / 90)
     _, advice, notes = advised(run, *steps, spans[0])
     assert "evaluation" not in advice
-    assert "one is needed" in notes["evaluation"].text
+    assert "none is repeated" in notes["evaluation"].text
 
 
 def test_idle_devices_are_advised_on_and_unseen_ones_are_to_be_measured(paper):
