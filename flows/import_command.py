@@ -144,7 +144,7 @@ def _pairs(mapped: list[str]) -> tuple[tuple[str, str], ...]:
 def _text(one: Outcome) -> str:
     """What became of one source, for a person."""
     if one.status == "refused":
-        return f"InputError: {one.reason}"
+        return f"refused: {one.reason}"
     about = one.about
     assert about is not None  # only a refused source has none
     lines = [
@@ -157,8 +157,15 @@ def _text(one: Outcome) -> str:
     lines += _counts("figures left out", one.left_out)
     lines += _counts("loaded, with an odd time", one.flags)
     if about.clock_offset_ns is not None:
-        lines.append(f"  clock: {about.clock_offset_ns / 1e9:.3f} s ahead of UTC, taken off")
+        lines.append(f"  clock: {_offset_text(about.clock_offset_ns)}")
     return "\n".join([*lines, *(f"  {note}" for note in one.notes)])
+
+
+def _offset_text(offset_ns: int) -> str:
+    seconds = f"{abs(offset_ns) / 1e9:.3f}".rstrip("0").rstrip(".")
+    if offset_ns < 0:
+        return f"{seconds} s behind UTC, added"
+    return f"{seconds} s ahead of UTC, taken off"
 
 
 def _counts(what: str, counts: dict[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from analytics.errors import ConfigError, InputError
 from flows.cli import app
 
 TEXT = "timestamp,index,gpu_util\n2026-01-01T00:00:00Z,0,5\n2026-01-01T00:00:01Z,0,999\nx,0,5\n"
@@ -43,6 +44,34 @@ def test_a_folder_with_something_to_import_ends_well_and_tells_the_rest(command,
     result = command(str(tmp_path), "--host", "h")
     assert result.exit_code == 0
     assert "notes.txt" in result.output
+
+
+@pytest.mark.parametrize(
+    ("offset", "told"),
+    [
+        ("-1.5", "clock: 1.5 s behind UTC, added"),
+        ("90", "clock: 90 s ahead of UTC, taken off"),
+        ("0.0625", "clock: 0.062 s ahead of UTC, taken off"),
+        ("0", "clock: 0 s ahead of UTC, taken off"),
+    ],
+)
+def test_a_clock_is_ahead_of_utc_or_behind_it(command, tmp_path, offset, told):
+    result = command(str(tmp_path / "log.csv"), "--host", "h", "--clock-offset", offset)
+    assert told in result.stdout
+
+
+@pytest.mark.parametrize("error", [InputError, ConfigError])
+def test_a_refused_file_is_told_as_such_whatever_the_error_is_called(
+    command, tmp_path, monkeypatch, error
+):
+    def refuse(*_: object) -> None:
+        raise error("notes.txt: say which --time-zone.")
+
+    monkeypatch.setattr("analytics.telemetry.importing._import_one", refuse)
+    result = command(str(tmp_path / "notes.txt"))
+    assert result.exit_code == 2
+    assert "refused: notes.txt: say which --time-zone." in result.output
+    assert "Error:" not in result.output
 
 
 @pytest.mark.parametrize(
