@@ -1,5 +1,6 @@
 """Where the time of ranks, devices, pools and days went: the parts are the window, always."""
 
+import dataclasses
 import datetime
 
 import pytest
@@ -63,14 +64,31 @@ def test_another_device_of_the_host_is_not_the_runs(paper, filled):
     # mlflow#13398, wandb#538, wandb#9062: every GPU of a shared host was put down to the run
     filled.write(paper.arm("baseline"))
     sample = dict(
-        pipeline_id=PIPELINE, attempt=0, host="paper", device_id="GPU-7", device_name="NVIDIA H200",
-        sampled_unix_ns=1_796_047_200_000_000_000, interval_s=1.0, utilization_share=1.0,
-        memory_used_bytes=None, memory_total_bytes=None, power_w=None, sampler_cpu_s=None,
+        pipeline_id="", attempt=0, host="paper", device_id="GPU-7", device_name="NVIDIA H200",
+        sampled_unix_ns=1_796_047_201_000_000_000, interval_s=1.0, utilization_share=1.0,
+        memory_used_bytes=None, memory_total_bytes=None, power_w=700.0, sampler_cpu_s=None,
     )  # fmt: skip
     other = schema.from_mapping(schema.FactDeviceSample, sample)
+    own = [dataclasses.replace(other, device_id=f"GPU-{r}", power_w=50.0 * (r + 1)) for r in (0, 1)]
     filled.write([on_device(0), on_device(1), other])
-    rows = measures.device_parts(filled.con, RUN)
-    assert [(row["device_id"], row["num_ranks"]) for row in rows] == [("GPU-0", 1), ("GPU-1", 1)]
+
+    def asked(query: str) -> list[tuple]:
+        return filled.con.execute(query).fetchall()
+
+    # GPU-7 worked at 700 W beside the run's first second: nothing of it is the run's
+    assert asked("SELECT DISTINCT device_id FROM rank_device ORDER BY 1") == [
+        ("GPU-0",),
+        ("GPU-1",),
+    ]
+    allocated = (
+        "SELECT DISTINCT device_id FROM device_allocation WHERE pipeline_id <> '' ORDER BY 1"
+    )
+    assert asked(allocated) == [("GPU-0",), ("GPU-1",)]
+    assert asked("SELECT count(utilization_share) FROM step_device") == [(0,)]
+    assert asked("SELECT energy_j FROM run_energy") == [(None,)]
+    # what its own devices used in that second is
+    filled.write(own)
+    assert asked("SELECT energy_j FROM run_energy") == [(150.0,)]
 
 
 def test_ranks_that_share_a_device_are_summed_on_it(paper, filled):
