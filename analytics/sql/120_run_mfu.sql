@@ -3,10 +3,12 @@
 -- run_device_names.
 -- Every rank of the run counts in the denominator, whether it recorded a step or not; ranks that share
 -- a device share its peak. The peak is dense, of the run's precision; NULL with a reason when it is not
--- known: it is never guessed.
+-- known: it is never guessed. Where the vendor's documents do not agree on it, peak_doubt says so.
 -- model_flops []: Floating-point operations of the steps whose every recorded rank told them
 -- told_s [s]: Time of these steps, the mean window of a step over its ranks
 -- peak_flops_per_s [1/s]: Dense peak of all devices of the run together
+-- peak_source []: The document that the peak is taken from, several in one line
+-- peak_doubt []: What speaks against the peak in the run's precision; NULL when nothing does
 -- mfu_share []: model_flops / (told_s x peak_flops_per_s)
 -- mfu_reason []: Why there is no mfu_share; NULL when there is one
 WITH steps AS (
@@ -42,7 +44,12 @@ devices AS (
                 dim_rank.run_id,
                 dim_rank.host,
                 coalesce(dim_rank.device_id, 'rank ' || dim_rank.rank)
-        ) AS rank_flops_per_s
+        ) AS rank_flops_per_s,
+        device_peak.source AS peak_source,
+        CASE
+            WHEN list_contains(string_split(device_peak.not_confirmed, ', '), dim_run.precision)
+                THEN device_peak.doubt
+        END AS peak_doubt
     FROM dim_rank
     INNER JOIN dim_run ON dim_rank.run_id = dim_run.run_id
     LEFT JOIN device_peak ON lower(dim_rank.device_name) = device_peak.device_name
@@ -53,7 +60,9 @@ machines AS (
         run_id,
         CASE
             WHEN count(rank_flops_per_s) = count(*) THEN sum(rank_flops_per_s)
-        END AS peak_flops_per_s
+        END AS peak_flops_per_s,
+        string_agg(DISTINCT peak_source, '; ' ORDER BY peak_source) AS peak_source,
+        string_agg(DISTINCT peak_doubt, '; ' ORDER BY peak_doubt) AS peak_doubt
     FROM devices
     GROUP BY run_id
 ),
@@ -69,7 +78,9 @@ joined AS (
         run_device_names.num_told_ranks,
         work.model_flops,
         work.told_s,
-        machines.peak_flops_per_s
+        machines.peak_flops_per_s,
+        machines.peak_source,
+        machines.peak_doubt
     FROM dim_run
     LEFT JOIN run_device_names ON dim_run.run_id = run_device_names.run_id
     LEFT JOIN machines ON dim_run.run_id = machines.run_id
@@ -102,6 +113,8 @@ SELECT
     model_flops,
     told_s,
     peak_flops_per_s,
+    peak_source,
+    peak_doubt,
     CASE WHEN mfu_reason IS NULL THEN model_flops / (told_s * peak_flops_per_s) END AS mfu_share,
     mfu_reason
 FROM reasoned;
