@@ -177,8 +177,8 @@ def _about_attempt(
     began, ended = [], []
     for name, start, length in _TIMES:
         for record in records.get(name, {}).values():
-            if record.attempt != attempt:
-                continue
+            if record.attempt != attempt or getattr(record, "span_kind", None) == "reporting":
+                continue  # reporting begins when the attempt is over
             began.append(getattr(record, start))
             length_s = getattr(record, length) if length else 0.0
             ended.append(began[-1] + round(length_s * 1e9))

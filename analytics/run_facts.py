@@ -260,6 +260,7 @@ told AS (
     FROM fact_span
     INNER JOIN kept
         ON fact_span.pipeline_id = kept.pipeline_id AND fact_span.attempt = kept.attempt
+    WHERE fact_span.span_kind <> 'reporting'
 )
 
 SELECT

@@ -303,14 +303,16 @@ class FactCollective:
     grain="one stretch of a job's time outside its steps, on one rank or of the job",
 )
 class FactSpan:
-    """What a job did besides training steps: start-up, evaluation, checkpoints, disruption."""
+    """What a job did besides training steps: start-up, evaluation, checkpoints, disruption; and
+    reporting: loading, publishing and exporting once it is over, of which no share is told.
+    """
 
     pipeline_id: str = column("The pipeline")
     attempt: int = column("Start of the training, from 0", lower=0)
     run_id: str | None = column("The run; NULL for what all arms share")
     rank: int = column("Rank; 0 also for what the job as a whole did", lower=0)
     span_kind: str = column(
-        "start_up, data, checkpoint, evaluation, registration, disruption or other"
+        "start_up, data, checkpoint, evaluation, registration, disruption, reporting or other"
     )
     label: str = column("What exactly, in words")
     began_unix_ns: int = column("Start, UTC", unit="ns", lower=0)

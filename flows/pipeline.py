@@ -31,7 +31,7 @@ from analytics.schema import DimModel
 from flows import calibration, receipt, steps, tracking, training_steps
 from flows.allocation import allocated
 from flows.request import RunRequest
-from flows.spans import spanned
+from flows.spans import reporting_span, spanned
 from training.config import TrainJob, content_hash, from_json, to_json
 
 LOGGER = logging.getLogger("seqscale.pipeline")
@@ -220,11 +220,16 @@ def _after_training(request: RunRequest, raw: Json, prepared: Json, job: TrainJo
             evaluate(job)
         with spanned(request, "registration", "runs and model into MLflow", attempt=job.attempt):
             models = register(raw, job)
-        load(raw)
-        publish(raw)
-        track(raw, models)
-        export(raw)
-        made: Json = write_receipt(raw, prepared)
+        with reporting_span(request, "load", attempt=job.attempt):
+            load(raw)
+        with reporting_span(request, "publish", attempt=job.attempt):
+            publish(raw)
+        with reporting_span(request, "figures into MLflow", attempt=job.attempt):
+            track(raw, models)
+        with reporting_span(request, "export", attempt=job.attempt):
+            export(raw)
+        with reporting_span(request, "receipt", attempt=job.attempt):
+            made: Json = write_receipt(raw, prepared)
     except BaseException as error:
         salvage(request, models, error)
         raise
@@ -236,12 +241,15 @@ def salvage(request: RunRequest, models: list[DimModel], error: BaseException) -
 
     Never raises: the failure that came first is the one to tell.
     """
-    if not training_steps.attempts(request):
+    attempt = len(training_steps.attempts(request)) - 1
+    if attempt < 0:
         return
     LOGGER.info("failed (%s); loading what was recorded", type(error).__name__)
     try:
-        steps.load_step(request)
-        steps.publish_step(request)
+        with reporting_span(request, "load", attempt=attempt):
+            steps.load_step(request)
+        with reporting_span(request, "publish", attempt=attempt):
+            steps.publish_step(request)
         tracking.mark_failed(request.runs, models)
     except Exception as second:
         LOGGER.warning("what was recorded could not be loaded whole: %s", second)

@@ -24,10 +24,12 @@ from flows.receipt_lines import (
     money_line,
     next_steps,
     quality_lines,
+    reporting_lines,
     table_cells,
     title,
 )
 from flows.request import RunRequest
+from flows.spans import reporting_times
 from flows.tracking import tracking_uri
 
 Json = dict[str, Any]
@@ -80,6 +82,9 @@ def collect(request: RunRequest, prepared: PreparedData) -> Json:
         "transport_trials": transports,
         "cost_fits": fits,
         "recording_share": recording,
+        "reporting": [
+            {"label": label, "duration_s": length_s} for label, length_s in reporting_times(request)
+        ],
         "mlflow": _mlflow(request, models),
         "paths": _paths(request),
         "next": next_steps(request),
@@ -97,6 +102,7 @@ def markdown(receipt: Json) -> str:
     lines += [f"- {line}" for line in comparison_lines(receipt["comparison"])]
     lines += [f"- {line}" for line in choice_lines(receipt)]
     lines += [f"- {line}" for line in device_lines(receipt["devices"])]
+    lines += [f"- {line}" for line in reporting_lines(receipt["reporting"])]
     lines += [f"- {line}" for line in quality_lines(arms)]
     lines += [
         f"- {money_line(receipt)}",
@@ -159,7 +165,7 @@ def show(receipt: Json, *, width: int | None = None) -> None:
     console.print(dataset_line(receipt), markup=False, highlight=False)
     console.print(table)
     remarks = [*comparison_lines(receipt["comparison"]), *choice_lines(receipt)]
-    remarks += device_lines(receipt["devices"])
+    remarks += [*device_lines(receipt["devices"]), *reporting_lines(receipt["reporting"])]
     for line in (*remarks, *quality_lines(receipt["arms"]), money_line(receipt)):
         console.print(line, markup=False, highlight=False)
     console.print()

@@ -169,6 +169,14 @@ def device_lines(devices: list[Json]) -> list[str]:
     return lines
 
 
+def reporting_lines(reporting: list[Json]) -> list[str]:
+    """How long it took to tell of the job once it was over, step by step; this is not in it."""
+    if not reporting:
+        return []
+    parts = ", ".join(f"{part['label']} {part['duration_s']:.1f} s" for part in reporting)
+    return [f"after the job: {parts}; the warehouse has these times from the next load on"]
+
+
 def money_line(receipt: Json) -> str:
     """Which price was applied, from which list."""
     price = receipt["price"]

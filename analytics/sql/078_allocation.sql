@@ -51,6 +51,7 @@ last_record AS (
         UNION ALL
         SELECT pipeline_id, max(began_unix_ns + CAST(round(duration_s * 1e9) AS BIGINT))
         FROM fact_span
+        WHERE span_kind <> 'reporting'  -- no device is held for it
         GROUP BY pipeline_id
     ) AS records
     WHERE pipeline_id <> ''

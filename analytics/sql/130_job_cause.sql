@@ -5,7 +5,9 @@
 -- The job lasts from its first record to the end of its last one, on rank 0's clock. A moment belongs to
 -- the first of these that covers it: a step that was kept, checkpoint, evaluation, registration, data,
 -- start_up, disruption; else the time of an attempt that was not kept is redone as far as it recorded
--- steps, the time between two attempts is disruption, and the rest unknown.
+-- steps, the time between two attempts is disruption, and the rest unknown. Reporting begins when the
+-- job is over and reaches the warehouse with a later load: it is no part of the job, or that load would
+-- change every share.
 -- cause []: productive for steps that were kept, or what the time was lost to
 -- cause_rank []: Fixed order of the causes, productive first
 -- part_ns [ns]: Time of this cause
@@ -14,7 +16,7 @@
 WITH jobs AS (
     SELECT DISTINCT pipeline_id
     FROM fact_span
-    WHERE pipeline_id <> ''
+    WHERE pipeline_id <> '' AND span_kind <> 'reporting'
 ),
 
 intervals AS (
@@ -32,7 +34,7 @@ intervals AS (
         began_unix_ns AS began_ns,
         began_unix_ns + CAST(round(duration_s * 1e9) AS BIGINT) AS ended_ns
     FROM fact_span
-    WHERE rank = 0
+    WHERE rank = 0 AND span_kind <> 'reporting'
     UNION ALL
     SELECT
         pipeline_id,

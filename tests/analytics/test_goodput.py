@@ -4,7 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analytics import measures, schema
+from analytics import measures, run_facts, schema
+from analytics.ddl import views
 from analytics.errors import WarehouseError
 
 PIPELINE = "20261130T140000Z-1a2b"
@@ -83,6 +84,40 @@ def test_an_evaluation_beside_steps_takes_nothing_from_them(paper, filled):
     assert causes["evaluation"]["seconds"] == 4.0
 
 
+def test_reporting_is_told_apart_and_moves_no_figure_of_any_view(paper, filled):
+    spans = [span("start_up", 0, 8), span("evaluation", 26, 4)]
+    steps = [
+        paper.step("baseline", 0, s, started_unix_ns=START + (10 + 4 * s) * S) for s in range(4)
+    ]
+    held = schema.FactPoolEvent(  # a device whose release is missing: held until the last record
+        pool_id="local", host="paper", device_id="cpu", event_unix_ns=START, event="allocated",
+        pipeline_id=PIPELINE, purchase="own", device_hour_cost=1.0, currency="USD", reason=None,
+    )  # fmt: skip
+    filled.write([paper.run("baseline", world_size=1), *steps, *spans, held])
+
+    def content():
+        told = {v.name: filled.con.execute(f"FROM {v.name} ORDER BY ALL").df() for v in views()}
+        told["run_goodput"] = told["run_goodput"].drop(columns="reporting_s")
+        return told
+
+    before = content()
+    assert measures.goodput(filled.con, PIPELINE)["reporting_s"] is None
+    filled.write([span("reporting", 31, 2), span("reporting", 33.5, 1.5)])
+    after = content()
+    assert [name for name in before if not before[name].equals(after[name])] == []
+    job = measures.goodput(filled.con, PIPELINE)
+    assert (job["wall_s"], job["reporting_s"]) == (30.0, 3.5)
+    pipeline = run_facts._PIPELINE
+    assert filled.con.execute(pipeline, [PIPELINE]).fetchall() == [(16.0, 30.0)]
+
+
+def test_a_job_that_only_reported_has_no_goodput(paper, filled):
+    filled.write([*paper.arm("baseline"), span("reporting", 0, 2)])
+    causes, job = shares(filled)
+    assert causes == {}
+    assert job["goodput_share"] is None
+
+
 def test_a_job_without_spans_has_no_goodput(paper, filled):
     filled.write(paper.arm("baseline"))
     causes, job = shares(filled)
@@ -93,9 +128,8 @@ def test_a_job_without_spans_has_no_goodput(paper, filled):
         measures.goodput(filled.con, "nosuch")
 
 
-KINDS = st.sampled_from(
-    ["start_up", "data", "checkpoint", "evaluation", "registration", "disruption", "other"]
-)
+OF_A_JOB = ["start_up", "data", "checkpoint", "evaluation", "registration", "disruption", "other"]
+KINDS = st.sampled_from([*OF_A_JOB, "reporting"])
 TIMES = st.integers(0, 60 * S)
 
 
@@ -116,7 +150,8 @@ def test_goodput_and_causes_are_the_wall_time_exactly(paper, filled, spans, star
     steps = [
         paper.step("baseline", 0, n, started_unix_ns=START + at) for n, at in enumerate(starts)
     ]
-    told = [span(kind, began / S, length / S) for kind, began, length in spans]
+    told = [span("start_up", 30, 1)]
+    told += [span(kind, began / S, length / S) for kind, began, length in spans]
     bounds = sorted(bounds)
     tried = [
         attempt(0, bounds[0] / S, bounds[1] / S, is_kept=False, window_s=7.0),
@@ -125,6 +160,7 @@ def test_goodput_and_causes_are_the_wall_time_exactly(paper, filled, spans, star
     filled.clear()
     filled.write([paper.run("baseline", world_size=1), *steps, *told, *tried])
     causes, job = shares(filled)
+    told = [s for s in told if s.span_kind != "reporting"]  # no part of the job
     ends = [s.began_unix_ns + round(s.duration_s * S) for s in told]
     ends += [s.started_unix_ns + 4 * S for s in steps] + [tried[1].ended_unix_ns]
     begins = [s.began_unix_ns for s in told] + [s.started_unix_ns for s in steps]

@@ -13,11 +13,12 @@ import pytest
 from analytics import warehouse
 from analytics.errors import LaunchError
 from analytics.hosts import host_name
-from analytics.journal import read_journal
+from analytics.journal import JournalWriter, read_journal
+from analytics.pipeline_loading import read_pipeline
 from analytics.schema import DimPool, FactPoolEvent, FactSpan
 from flows import allocation, request, steps, training_steps
 from flows.allocation import allocated, devices_of
-from flows.spans import spanned, write_span
+from flows.spans import reporting_span, reporting_times, spanned, write_span
 from training.config import RunConfig
 from training.planning.cost import NAMED_COSTS
 
@@ -126,6 +127,26 @@ def test_a_span_is_told_also_when_its_block_fails(request_for: Request) -> None:
     ]
     write_span(made, "other", "a clock that was set back", time.time_ns() + 10**12)
     assert len(spans(made)) == 2
+
+
+def test_reporting_is_told_in_order_and_belongs_to_no_attempt_s_time(request_for: Request) -> None:
+    made = request_for()
+    with spanned(made, "evaluation", "ranking"):
+        pass
+    with JournalWriter(made.pipeline_dir / "attempt-0" / "journal", "rank-00000") as journal:
+        journal.write(dataclasses.replace(spans(made)[0], rank=1))
+    for label in ("load", "publish"):
+        with reporting_span(made, label, attempt=0):
+            pass
+    times = reporting_times(made)
+    assert [label for label, _ in times] == ["load", "publish"]
+    assert all(length_s > 0 for _, length_s in times)
+    read = read_pipeline(made.pipeline_dir)
+    (attempt,) = read.records["dim_attempt"].values()
+    (evaluation,) = [s for s in spans(made) if s.span_kind == "evaluation"]
+    ended_ns = evaluation.began_unix_ns + round(evaluation.duration_s * 1e9)
+    assert attempt.ended_unix_ns == ended_ns
+    assert len(read.records["fact_span"]) == 4  # a load that comes later has them all
 
 
 def test_the_time_between_two_attempts_is_disruption(request_for: Request) -> None:

@@ -138,7 +138,57 @@ def test_one_sampler_watches_the_host_for_all_ranks_and_arms(
     assert 0 < told["sampler_cpu_share"] < 1
 
 
+def rounded(value: Any) -> Any:
+    """Sums of floats differ in their last digits from load to load."""
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def test_a_later_load_takes_up_what_reporting_took_and_changes_nothing_else(
+    receipt: dict[str, Any], runs: Path, tmp_path: Path
+) -> None:
+    def content() -> dict[str, list[tuple[Any, ...]]]:
+        load(later)
+        publish(later)
+        with open_published(later) as con:
+            names = [row[0] for row in con.execute("SHOW TABLES").fetchall()]
+            told = {}
+            for name in names:
+                but = "EXCLUDE (reporting_s)" if name == "run_goodput" else ""
+                rows = con.execute(f"SELECT * {but} FROM {name}").fetchall()
+                told[name] = sorted((tuple(map(rounded, row)) for row in rows), key=str)
+        return told
+
+    later = tmp_path / "later"
+    shutil.copytree(runs / "whole", later / "whole")
+    hidden = [
+        path
+        for path in (later / "whole" / "journal" / "fact_span").iterdir()
+        if '"reporting"' in path.read_text(encoding="utf-8")
+    ]
+    assert len(hidden) == 5
+    kept = {path: path.read_bytes() for path in hidden}
+    for path in hidden:
+        path.unlink()
+    before = content()
+    for path, text in kept.items():
+        path.write_bytes(text)
+    after = content()
+    assert [name for name in before if before[name] != after[name]] == ["fact_span"]
+    labels = ["load", "publish", "figures into MLflow", "export"]
+    assert [part["label"] for part in receipt["reporting"]] == labels
+    with open_published(later) as con:
+        new = con.execute(
+            "SELECT label, duration_s FROM fact_span WHERE span_kind = 'reporting' "
+            "ORDER BY began_unix_ns"
+        ).fetchall()
+    told = [(part["label"], part["duration_s"]) for part in receipt["reporting"]]
+    assert new[:4] == told
+    assert [label for label, _ in new[4:]] == ["receipt"]
+
+
 def test_spans_and_steps_tile_the_time_of_the_job(receipt: dict[str, Any], runs: Path) -> None:
+    load(runs, ["whole"])  # takes up what came after the run's own load
+    publish(runs)
     with open_published(runs) as con:
         spans = con.execute(
             "SELECT span_kind, began_unix_ns, duration_s FROM fact_span ORDER BY began_unix_ns"
@@ -155,7 +205,9 @@ def test_spans_and_steps_tile_the_time_of_the_job(receipt: dict[str, Any], runs:
             "count(*) FROM fact_collective"
         ).fetchall()
     kinds = {kind for kind, _, _ in spans}
-    assert kinds == {"start_up", "data", "other", "checkpoint", "evaluation", "registration"}
+    assert kinds == {
+        "start_up", "data", "other", "checkpoint", "evaluation", "registration", "reporting"
+    }  # fmt: skip
     pieces = sorted((began, began + round(s * 1e9)) for _, began, s in (*spans, *steps))
     # no moment is told twice, but for the rounding of a float of seconds
     assert all(after[0] >= before[1] - 1_000_000 for before, after in itertools.pairwise(pieces))

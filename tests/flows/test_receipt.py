@@ -104,6 +104,10 @@ def receipt(request_for: Request) -> dict[str, Any]:
             }
         ],
         "recording_share": 0.0012,
+        "reporting": [
+            {"label": "load", "duration_s": 1.26},
+            {"label": "publish", "duration_s": 0.08},
+        ],
         "devices": [
             {
                 "host": "h",
@@ -156,6 +160,12 @@ def test_intervals_are_shown_where_there_are_any(receipt: dict[str, Any]) -> Non
 
 def test_one_arm_is_not_compared() -> None:
     assert comparison_lines(None) == ["only one arm was run, so there is nothing to compare"]
+
+
+def test_what_came_after_the_job_is_told_in_seconds(receipt: dict[str, Any]) -> None:
+    line = "after the job: load 1.3 s, publish 0.1 s"
+    assert line in markdown(receipt)
+    assert "after the job" not in markdown({**receipt, "reporting": []})
 
 
 def test_dropped_rows_are_told_by_reason(receipt: dict[str, Any]) -> None:
