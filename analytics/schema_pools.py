@@ -43,7 +43,9 @@ class FactPoolEvent:
     host: str = column("Host name")
     device_id: str = column("As in fact_device_sample")
     event_unix_ns: int = column("When, UTC", unit="ns", lower=0)
-    event: str = column("allocated, released, preempted or failed")
+    event: str = column(
+        "allocated, or how the allocation ended: released, preempted, or failed with the attempt"
+    )
     pipeline_id: str = column("The run it was allocated to; empty for none")
     purchase: str | None = column("on_demand, spot, reserved or own; NULL when untold")
     device_hour_cost: float | None = column(

@@ -226,6 +226,37 @@ def test_time_between_two_allocations_is_unallocated_and_costs_nothing(tmp_path)
     ]  # fmt: skip
 
 
+def test_a_failure_ends_what_was_held_and_is_no_state_of_a_device(tmp_path):
+    # rank 0's device goes on working until the attempt ends, rank 1's stands idle since it died
+    seen(
+        tmp_path,
+        event(0, "allocated"), event(0, "allocated", device_id="GPU-b"),
+        event(120, "failed"), event(120, "failed", device_id="GPU-b"),
+        event(180, "allocated"), event(180, "allocated", device_id="GPU-b"),
+        event(240, "released"), event(240, "released", device_id="GPU-b"),
+        *(sample(10 * n + 5, interval_s=10.0, sm_active_share=0.9) for n in range(12)),
+        *(
+            sample(10 * n + 5, device_id="GPU-b", interval_s=10.0, sm_active_share=0.9 * (n < 6))
+            for n in range(12)
+        ),
+    )  # fmt: skip
+    assert states(tmp_path) == {
+        ("GPU-a", 0): "training", ("GPU-a", 1): "training",
+        ("GPU-b", 0): "training", ("GPU-b", 1): "allocated_idle",
+        ("GPU-a", 2): "unallocated", ("GPU-b", 2): "unallocated",
+        ("GPU-a", 3): "unobserved", ("GPU-b", 3): "unobserved",
+    }  # fmt: skip
+    # both were paid for until the attempt ended: 2 minutes of 0.06, and 1 after it
+    rows = query(
+        tmp_path, "SELECT device_id, sum(cost) FROM device_state GROUP BY ALL ORDER BY ALL"
+    )
+    assert rows == [("GPU-a", Decimal("0.180000")), ("GPU-b", Decimal("0.180000"))]
+    ends = query(
+        tmp_path, f"SELECT DISTINCT ended_by FROM allocation WHERE began_unix_ns = {START}"
+    )
+    assert ends == [("failed",)]
+
+
 def test_samples_without_any_activity_figure_are_not_idle(tmp_path):
     # nvidia_gpu_exporter#203, sonar#247: a slice has no utilisation, which was drawn as 0
     seen(

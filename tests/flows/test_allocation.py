@@ -74,6 +74,19 @@ def test_a_rank_that_dies_ends_the_allocation_as_failed_and_says_why(request_for
     assert (last.event, last.reason) == ("failed", "training: rank 1 of 2 (pid 7) failed first.")
 
 
+def test_an_attempt_that_fails_gives_all_its_devices_back_at_once(
+    request_for: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = request_for()
+    monkeypatch.setattr(allocation, "devices_of", lambda _: ["GPU-a", "GPU-b"])
+    with pytest.raises(LaunchError), allocated(made, "training"):
+        raise LaunchError("training: rank 1 of 2 (pid 7) failed first.")
+    ends = [e for e in events(made) if e.event != "allocated"]
+    assert [(e.device_id, e.event) for e in ends] == [("GPU-a", "failed"), ("GPU-b", "failed")]
+    assert len({e.event_unix_ns for e in ends}) == 1
+    assert {e.reason for e in ends} == {"training: rank 1 of 2 (pid 7) failed first."}
+
+
 def test_what_breaks_off_a_training_is_no_failure_of_a_device(request_for: Request) -> None:
     made = request_for()
     with pytest.raises(KeyboardInterrupt), allocated(made, "training"):
