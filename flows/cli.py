@@ -10,29 +10,34 @@ Standard output holds the result alone, with --json exactly one JSON document.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from analytics.errors import SeqscaleError
-from flows import advise_command, compare_command, import_command, purge_command
+from flows import advise_command, compare_command, data_commands, import_command, purge_command
 from flows.analyzing import analyze_trace
 from flows.options import (
+    DEFAULT_INSTANCE,
+    RUNS_DIR,
+    AsJson,
+    Currency,
+    Instance,
+    MinGroup,
     NamingFlags,
+    Rates,
     ReadingFlags,
+    Region,
     RuleFlags,
+    RunsDir,
     TrainFlags,
     given_options,
+    print_result,
     with_options,
 )
-
-RUNS_DIR = Path("runs")
-DEFAULT_INSTANCE = "p5.48xlarge"
-DEFAULT_PROFILE_COST = "hstu-8x1024@h100"
 
 app = typer.Typer(
     name="seqscale",
@@ -42,18 +47,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-RunsDir = Annotated[Path, typer.Option(help="Folder of warehouse, MLflow store and runs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
-MinGroup = Annotated[
-    int, typer.Option(min=1, help="No published figure tells of fewer users than these.")
-]
-Instance = Annotated[str, typer.Option(help="Cloud instance whose price is applied.")]
-Region = Annotated[
-    str | None, typer.Option(help="Region of the price; the list's own if left out.")
-]
-Currency = Annotated[str, typer.Option(help="ISO 4217 code that every cost is given in.")]
-Rates = Annotated[Path | None, typer.Option(help="CSV of dated rates for another currency.")]
 
 
 @app.command()
@@ -146,149 +139,13 @@ def run(
             **source_of(interactions, reading, naming),
         )
         receipt = run_pipeline(request)
-    _print(receipt, as_json, show)
+    print_result(receipt, as_json, show)
 
 
-@app.command()
-@with_options
-def prepare(
-    context: typer.Context,
-    reading: ReadingFlags,
-    rules: RuleFlags,
-    naming: NamingFlags,
-    path: Annotated[str, typer.Argument(help="File, folder or pattern of interactions.")],
-    out: Annotated[Path, typer.Option(help="Folder that becomes the sequence store.")],
-    append: Annotated[
-        bool, typer.Option("--append", help="Add the rows to the store that is there.")
-    ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Put it in the place of another store at --out.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Turn interactions into a sequence store, every dropped row counted."""
-    from analytics.prepared import published
-    from flows.console import reporting
-    from flows.preparing import append_to, prepare_store, show
-
-    with reporting():
-        if append:
-            fixed = given_options(
-                context, RuleFlags, NamingFlags, but=("keep_user_ids", "drop_unparsable_times")
-            )
-            result = append_to(
-                out,
-                path,
-                reading=reading.reading(),
-                keep_user_ids=naming.keep_user_ids,
-                drop_unparsable_times=rules.drop_unparsable_times,
-                fixed=[*fixed, *(["--replace"] if replace else [])],
-            )
-        else:
-            result = prepare_store(
-                path,
-                out,
-                reading=reading.reading(),
-                rules=rules,
-                naming=naming.naming(),
-                keep_user_ids=naming.keep_user_ids,
-                replace=replace,
-            )
-    _print(published(result), as_json, lambda _: show(result))
-
-
-@app.command()
-def fetch(
-    name: Annotated[str, typer.Argument(help="Name of a public data set, such as ml-100k.")],
-    as_json: AsJson = False,
-) -> None:
-    """Get a public data set into the cache, its checksum checked, and tell its terms."""
-    from analytics.catalogue import CATALOGUE, default_cache_dir, download_note
-    from analytics.catalogue import fetch as fetch_named
-
-    path = fetch_named(name, default_cache_dir())
-    entry = CATALOGUE[name]
-    note = download_note(entry, path)
-    result = {"name": name, "path": str(path), "title": entry.title, "terms": entry.terms}
-    lines = f"{entry.title}\n{path}\n{note}\nterms: {entry.terms}"
-    _print({**result, "note": note}, as_json, lambda _: typer.echo(lines))
-
-
-@app.command()
-@with_options
-def profile(
-    context: typer.Context,
-    reading: ReadingFlags,
-    rules: RuleFlags,
-    source: Annotated[
-        str, typer.Argument(help="A sequence store's folder, or files of interactions.")
-    ],
-    gpus: Annotated[int, typer.Option(min=2, max=65_536, help="GPUs the forecast is for.")] = 64,
-    instance: Instance = DEFAULT_INSTANCE,
-    region: Region = None,
-    currency: Currency = "USD",
-    rates: Rates = None,
-    sequences_per_rank: Annotated[
-        int, typer.Option(min=1, max=4096, help="Mean sequences of a GPU in one global batch.")
-    ] = 32,
-    cost_model: Annotated[
-        str, typer.Option(help="Stated cost coefficients: a model on a device.")
-    ] = DEFAULT_PROFILE_COST,
-    min_group: MinGroup = 10,
-    runs_dir: Annotated[Path | None, typer.Option(help="Warehouse to record it in.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the batches drawn.")] = 1,
-    as_json: AsJson = False,
-) -> None:
-    """Tell what imbalance would cost on many GPUs, from a store or a file, without torch."""
-    from flows.console import reporting
-    from flows.preparing import MAX_HISTORY, MIN_HISTORY
-    from flows.profiling import profile_file, show
-    from infra.prices import price
-
-    with reporting():
-        result = profile_file(
-            source,
-            reading=reading.reading(),
-            preparation=rules.preparation(min_history=MIN_HISTORY, max_history=MAX_HISTORY),
-            split_files=rules.split_files(),
-            for_files=given_options(context, ReadingFlags, RuleFlags),
-            price=price(instance, region=region, currency=currency, rates=rates),
-            num_gpus=gpus,
-            sequences_per_rank=sequences_per_rank,
-            cost_name=cost_model,
-            seed=seed,
-            min_group_users=min_group,
-            record_in=runs_dir,
-        )
-    _print(result.plain(), as_json, lambda _: show(result))
-
-
-@app.command()
-def forget(
-    user: Annotated[
-        list[str] | None,
-        typer.Option(help="User id as in the source file; '-' reads ids from standard input."),
-    ] = None,
-    expired: Annotated[
-        bool, typer.Option("--expired", help="Erase what each store's retention forbids by now.")
-    ] = False,
-    store: Annotated[
-        list[Path] | None,
-        typer.Option(help="A store outside of the runs folder, or a folder of them; repeatable."),
-    ] = None,
-    runs_dir: RunsDir = RUNS_DIR,
-    as_json: AsJson = False,
-) -> None:
-    """Erase people, or what is past its retention, from stores, plans and warehouse."""
-    from flows.console import reporting
-    from flows.forgetting import forget as erase
-    from flows.forgetting import read_user_ids
-
-    ids = None if expired and not user else read_user_ids(user or [], sys.stdin)
-    with reporting():
-        report = erase(runs_dir, ids, stores=store or (), expired=expired)
-    _print(report.plain(), as_json, lambda _: typer.echo("\n".join(report.lines())))
-    report.check()
+app.command()(data_commands.prepare)
+app.command()(data_commands.fetch)
+app.command()(data_commands.profile)
+app.command()(data_commands.forget)
 
 
 @app.command()
@@ -335,7 +192,7 @@ def load(
     result = {**dataclasses.asdict(report), "warehouse": str(path)}
     rows = "\n".join(f"{name}: {number:,} rows" for name, number in report.rows.items())
     torn = f"{report.num_torn_lines:,} half-written last lines were skipped"
-    _print(result, as_json, lambda _: typer.echo(f"{rows}\n{torn}\npublished: {path}"))
+    print_result(result, as_json, lambda _: typer.echo(f"{rows}\n{torn}\npublished: {path}"))
 
 
 @app.command()
@@ -359,7 +216,7 @@ def export(
     report = export_tables(runs_dir, dialect_of(dialect, has_bom=bom))
     lines = [f"{name}: {number:,} rows" for name, number in report.rows.items()]
     text = "\n".join([*lines, f"manifest: {report.manifest}"])
-    _print(dataclasses.asdict(report), as_json, lambda _: typer.echo(text))
+    print_result(dataclasses.asdict(report), as_json, lambda _: typer.echo(text))
 
 
 @app.command()
@@ -400,13 +257,6 @@ def _told_to_end(number: int, _frame: object) -> None:
     _told.append(number)
     typer.echo(f"seqscale: ended by {signal.Signals(number).name}.", err=True)
     sys.exit(128 + number)
-
-
-def _print(result: Any, as_json: bool, show: Any) -> None:
-    if as_json:
-        typer.echo(json.dumps(result, ensure_ascii=False, allow_nan=False))
-    else:
-        show(result)
 
 
 app.command("import-telemetry")(import_command.import_telemetry)

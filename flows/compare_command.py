@@ -9,24 +9,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from flows.options import RUNS_DIR, AsJson, RunsDir
 
 if typing.TYPE_CHECKING:  # imported inside, so that --help stays instant
     from analytics.alerts import AlertReport
     from analytics.compare_runs import RunComparison
 
-RunsDir = Annotated[Path, typer.Option(help="Folder of warehouse, MLflow store and runs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
-_RUNS_DIR = Path("runs")
-
 
 def compare(
     run_a: Annotated[str, typer.Argument(help="A run, or a pipeline for each of its arms.")],
     run_b: Annotated[str, typer.Argument(help="What to compare it with; ratios are a / b.")],
-    runs_dir: RunsDir = _RUNS_DIR,
+    runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs: each figure's ratio with a 95 % interval; no difference inside of it."""
@@ -53,7 +50,7 @@ def alerts(
     fail: Annotated[
         bool, typer.Option("--fail", help="End with code 1 when there is an alert, for CI.")
     ] = False,
-    runs_dir: RunsDir = _RUNS_DIR,
+    runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Tell where the newest run of a configuration is worse than the runs of it before."""

@@ -1,9 +1,9 @@
-"""The options that several commands share, each group defined once.
+"""The options that several commands share, each defined once, and how a result is printed.
 
 `with_options` spreads the fields of such a group over a command's own parameters, so that Typer
 shows them one by one and the command receives them as one record.
 
-Before: the command line.   After: flows/cli.py hands the records on.
+Before: the command line.   After: flows/cli.py and the files of commands hand the records on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import json
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,20 @@ if typing.TYPE_CHECKING:  # imported inside, so that --help stays instant
     from analytics.preparation import Preparation
     from analytics.sources.options import ReadingOptions
 
+RUNS_DIR = Path("runs")
+DEFAULT_INSTANCE = "p5.48xlarge"
+
+RunsDir = Annotated[Path, typer.Option(help="Folder of warehouse, MLflow store and runs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+MinGroup = Annotated[
+    int, typer.Option(min=1, help="No published figure tells of fewer users than these.")
+]
+Instance = Annotated[str, typer.Option(help="Cloud instance whose price is applied.")]
+Region = Annotated[
+    str | None, typer.Option(help="Region of the price; the list's own if left out.")
+]
+Currency = Annotated[str, typer.Option(help="ISO 4217 code that every cost is given in.")]
+Rates = Annotated[Path | None, typer.Option(help="CSV of dated rates for another currency.")]
 Text = str | None
 
 
@@ -304,3 +319,11 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     command.__signature__ = inspect.Signature(spread)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in spread}
     return command
+
+
+def print_result(result: Any, as_json: bool, show: Callable[[Any], object]) -> None:
+    """A command's result on standard output: as one JSON document, or as `show` writes it."""
+    if as_json:
+        typer.echo(json.dumps(result, ensure_ascii=False, allow_nan=False))
+    else:
+        show(result)
