@@ -1,7 +1,8 @@
 """Takes up landed imports into the warehouse, so that order, repetition and pieces do not matter.
 
 Device samples have no index. An import that can share no key with a row of the warehouse is
-appended as it lies; else rows of one key become one, each figure the larger. In every other table
+appended as it lies; else rows of one key become one, each figure the larger, and what they tell
+differently is kept in fact_sample_conflict. In every other table
 the row of the latest import counts, by when it was imported, whatever order they are loaded in;
 and what was imported for a run counts more than what the run's own journal says.
 
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import duckdb
 
+from analytics.contradictions import CONFLICTS, SAMPLES, contradictions_query
 from analytics.ddl import quoted
 from analytics.errors import WarehouseError
 from analytics.landing import landed, manifest, merged_query
@@ -25,8 +27,6 @@ from analytics.records import is_bulk
 from analytics.schema import TABLES, DimImport, columns, table_key
 
 _DEVICE = ("pipeline_id", "host", "device_id")
-# What tells of a row's way to us, not of the device: no contradiction when it differs.
-_OF_THE_WAY = ("attempt", "source_kind", "collector", "device_name", "ingested_unix_ns")
 _SAME_DEVICE = " AND ".join(f"there.{name} = arriving.{name}" for name in _DEVICE)
 
 
@@ -116,7 +116,8 @@ def merge_samples(
     """Add the rows of a query to a table without an index; rows of one key become one.
 
     is_distinct: the query gives no key twice, so that rows which meet none may go in as they are.
-    Returns how many figures of one key contradicted each other.
+    Returns how many figures of samples of one key contradicted each other; each is then a row of
+    fact_sample_conflict.
     """
     time = table_key(TABLES[name])[-1]
     device = ", ".join(_DEVICE)
@@ -140,29 +141,28 @@ def merge_samples(
         return 0
     both = f"(SELECT there.* FROM {name} AS there JOIN arriving ON {meets} "  # noqa: S608
     both += f"UNION ALL BY NAME {source})"
-    num_conflicts: int = con.execute(conflicts_query(name, both)).fetchall()[0][0]
+    if name == SAMPLES:
+        told = contradictions_query(both)
+        con.execute(f"CREATE OR REPLACE TEMP TABLE contradicted AS {told}")
     con.execute(f"CREATE OR REPLACE TEMP TABLE merged AS {merged_query(name, both)}")
     con.execute(f"DELETE FROM {name} AS there USING arriving WHERE {meets}")  # noqa: S608
     con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM merged")  # noqa: S608
     con.execute("DROP TABLE merged")
-    return num_conflicts
-
-
-def conflicts_query(name: str, source: str) -> str:
-    """SQL that counts the figures which rows of one key in `source` tell differently."""
-    key = table_key(TABLES[name])
-    apart = {*key, *_OF_THE_WAY}
-    figures = [c.name for c in columns(TABLES[name]) if c.name not in apart]
-    counts = " + ".join(f"greatest(count(DISTINCT {figure}) - 1, 0)" for figure in figures)
-    return (
-        f"SELECT CAST(coalesce(sum(n), 0) AS BIGINT) FROM (SELECT {counts} AS n "  # noqa: S608
-        f"FROM {source} GROUP BY {', '.join(key)} HAVING count(*) > 1)"
-    )
+    return _keep_contradictions(con) if name == SAMPLES else 0
 
 
 def landed_rows(files: Sequence[Path]) -> str:
     """SQL for all rows of one table's files."""
     return f"SELECT * FROM {_rows(files)}"  # noqa: S608
+
+
+def _keep_contradictions(con: duckdb.DuckDBPyConnection) -> int:
+    """Put what a merge of samples found into the table of contradictions; how many there were."""
+    num_conflicts: int = con.execute("SELECT count(*) FROM contradicted").fetchall()[0][0]
+    if num_conflicts:
+        merge_samples(con, CONFLICTS, "SELECT * FROM contradicted", is_distinct=True)
+    con.execute("DROP TABLE contradicted")
+    return num_conflicts
 
 
 def _take_up_samples(

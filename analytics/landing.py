@@ -23,6 +23,7 @@ from typing import Any
 
 import duckdb
 
+from analytics.contradictions import CONFLICTS, SAMPLES, contradictions_query
 from analytics.ddl import quoted
 from analytics.errors import InputError, WarehouseError
 from analytics.records import Column, columns, from_mapping, is_bulk, table_key, to_mapping
@@ -36,7 +37,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": "false",
 }
 # When a row came to us is when it first came; of every other figure the largest is kept.
-_LEAST = ("ingested_unix_ns",)
+_LEAST = ("ingested_unix_ns", "least_value")
 
 
 @contextlib.contextmanager
@@ -99,7 +100,8 @@ def insert_records(con: duckdb.DuckDBPyConnection, records: Sequence[Any]) -> No
 def land(con: duckdb.DuckDBPyConnection, runs_dir: Path, about: DimImport) -> Path:
     """Check what a landing connection holds and put it into the landing zone; its folder.
 
-    Rows of one key become one, each figure the largest that is told. An import that is there
+    Rows of one key become one, each figure the largest that is told; what they contradict each
+    other in is kept in fact_sample_conflict. An import that is there
     already stays as it is. Raises InputError naming table, column and value when a row breaks a
     bound: importers refuse such rows with a reason before. Raises WarehouseError when the folder
     cannot be written.
@@ -111,7 +113,8 @@ def land(con: duckdb.DuckDBPyConnection, runs_dir: Path, about: DimImport) -> Pa
         with working_folder(runs_dir / FOLDER) as work:
             fresh = work / about.import_id
             fresh.mkdir()
-            for name, record in TABLES.items():
+            # contradictions are known once the samples have been written
+            for name, record in sorted(TABLES.items(), key=lambda table: table[0] == CONFLICTS):
                 if name != "dim_import" and _has_rows(con, name):
                     _check(con, name, record)
                     _write(con, name, record, fresh / f"{name}.parquet")
@@ -257,6 +260,8 @@ def _write(con: duckdb.DuckDBPyConnection, name: str, record: type, path: Path) 
     _copy(con, f"SELECT * FROM {name} ORDER BY {key}", path)  # noqa: S608
     if _has_twins(con, path, table_key(record)):
         assert is_bulk(record), f"{name}: an importer made a key twice"
+        if name == SAMPLES:
+            con.execute(f"INSERT INTO {CONFLICTS} BY NAME {contradictions_query(name)}")
         _copy(con, f"{merged_query(name, name)} ORDER BY {key}", path)
 
 

@@ -27,6 +27,7 @@ from analytics.records import (
     table_name,
     to_mapping,
 )
+from analytics.schema_conflicts import FactSampleConflict
 from analytics.schema_pools import DimPool, DimSetting, DimTeam, FactCost, FactPoolEvent
 from analytics.schema_profile import (
     FactBatchProfile,
@@ -79,6 +80,7 @@ __all__ = [
     "FactPoolEvent",
     "FactProfile",
     "FactProfileAdvice",
+    "FactSampleConflict",
     "FactScheduleTrial",
     "FactSpan",
     "FactStep",

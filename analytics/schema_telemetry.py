@@ -28,7 +28,7 @@ class DimImport:
     num_rejected: int = column("Of these, refused; each is in fact_import_reject", lower=0)
     num_records: int = column("Rows that the warehouse got from them", lower=0)
     num_conflicts: int = column(
-        "Figures that another row of the same device and time contradicts; the larger is kept",
+        "Figures that its rows tell differently of one device and time, see fact_sample_conflict",
         lower=0,
     )
     host: str | None = column("Host the rows were taken on; NULL when the rows tell it themselves")

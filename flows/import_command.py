@@ -103,7 +103,7 @@ def import_telemetry(
             if num_conflicts:
                 typer.echo(
                     f"{num_conflicts:,} figures contradict samples of the same device and time "
-                    "that were there before; the larger is kept"
+                    "that were there before; the larger is kept, both are in fact_sample_conflict"
                 )
             typer.echo(f"warehouse: {warehouse}")
     if is_asked_for_refused:

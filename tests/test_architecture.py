@@ -35,6 +35,7 @@ FLOOR = {
     "analytics/reasons.py": [],
     "analytics/records.py": [],
     "analytics/schema.py": [],
+    "analytics/schema_conflicts.py": [],
     "analytics/schema_profile.py": [],
     "analytics/schema_telemetry.py": [],
     "analytics/schema_pools.py": [],

@@ -21,8 +21,8 @@ from typing import Any
 import duckdb
 
 from analytics import landing
+from analytics.contradictions import SAMPLES, contradictions_query
 from analytics.errors import ConfigError, InputError, SeqscaleError
-from analytics.import_loading import conflicts_query
 from analytics.records import table_key
 from analytics.schema import DimImport, FactDeviceSample
 from analytics.sources.files import file_sha256, shown, unreadable
@@ -344,9 +344,9 @@ def _merged_counts(con: duckdb.DuckDBPyConnection) -> tuple[int, int]:
     """Rows of distinct keys, and figures of one key that contradict each other."""
     names = ", ".join(table_key(FactDeviceSample))
     num_rows, num_keys = con.execute(
-        f"SELECT count(*), count(DISTINCT ({names})) FROM fact_device_sample"  # noqa: S608
+        f"SELECT count(*), count(DISTINCT ({names})) FROM {SAMPLES}"  # noqa: S608
     ).fetchall()[0]
     if num_rows == num_keys:
         return num_keys, 0
-    query = conflicts_query("fact_device_sample", "fact_device_sample")
+    query = f"SELECT count(*) FROM ({contradictions_query(SAMPLES)})"  # noqa: S608
     return num_keys, con.execute(query).fetchall()[0][0]

@@ -110,7 +110,7 @@ def test_rows_of_one_device_and_time_become_one_and_contradictions_are_counted(t
     row = "2026/01/01 00:00:00, 0, {} %, 1 MiB, {}\n"
     text = HEADER + row.format(5, "60 W") + row.format(9, "60 W") + row.format(7, "[N/A]")
     about = import_text(tmp_path, text).about
-    assert (about.num_loaded, about.num_records, about.num_conflicts) == (3, 1, 2)
+    assert (about.num_loaded, about.num_records, about.num_conflicts) == (3, 1, 1)
     assert samples(tmp_path / "runs", "utilization_share", "power_w") == [(0.09, 60.0)]
 
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analytics import schema
+from analytics.contradictions import CONFLICTS, SAMPLES, contradictions_query
 from analytics.ddl import create_tables
 from analytics.errors import WarehouseError
 from analytics.import_loading import merge_samples
@@ -72,8 +73,7 @@ def test_any_order_repetition_and_cut_gives_the_same_warehouse(rows, data):
             land_records(parts, f"piece-{number}", *map(as_sample, piece))
             if data.draw(st.booleans()):
                 load(parts)
-        name = "fact_device_sample"
-        assert loaded(parts, name) == loaded(whole, name)
+        assert loaded(parts, SAMPLES, CONFLICTS) == loaded(whole, SAMPLES, CONFLICTS)
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +92,26 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
 def test_merging_pieces_in_any_order_gives_what_merging_all_gives(con, rows, data):
     pieces = data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows)))
     order = data.draw(st.permutations([0, 1, 2, 3, data.draw(st.integers(0, 3))]))
-    con.execute("DELETE FROM given; DELETE FROM fact_device_sample")
+    con.execute(f"DELETE FROM given; DELETE FROM {SAMPLES}; DELETE FROM {CONFLICTS}")
     for row, piece in zip(rows, pieces, strict=True):
         values = list(schema.to_mapping(as_sample(row)).values())
         con.execute(f"INSERT INTO given VALUES ({', '.join('?' * (len(values) + 1))})",
                     [*values, piece])  # fmt: skip
-    name = "fact_device_sample"
     for piece in order:
         source = f"(SELECT * EXCLUDE (piece) FROM given WHERE piece = {piece})"
-        merge_samples(con, name, merged_query(name, source), is_distinct=True)
-    ours = con.execute(f"FROM {name} ORDER BY ALL").fetchall()
-    whole = merged_query(name, "(SELECT * EXCLUDE (piece) FROM given)")
-    assert ours == con.execute(f"FROM ({whole}) ORDER BY ALL").fetchall()
+        merge_samples(con, SAMPLES, merged_query(SAMPLES, source), is_distinct=True)
+        # as landing a piece keeps what it contradicts itself in
+        told = f"SELECT * FROM ({contradictions_query(source)})"
+        merge_samples(con, CONFLICTS, told, is_distinct=True)
+    every = "(SELECT * EXCLUDE (piece) FROM given)"
+    for name, query_of_all in (
+        (SAMPLES, merged_query(SAMPLES, every)),
+        (CONFLICTS, f"SELECT * FROM ({contradictions_query(every)})"),
+    ):
+        ours = con.execute(f"SELECT * FROM {name} ORDER BY ALL").fetchall()
+        names = ", ".join(c.name for c in schema.columns(schema.TABLES[name]))
+        whole = con.execute(f"SELECT {names} FROM ({query_of_all}) ORDER BY ALL").fetchall()
+        assert ours == whole
 
 
 def test_an_import_into_the_middle_of_another_is_merged(tmp_path):
@@ -242,6 +250,54 @@ def test_figures_that_two_imports_tell_differently_are_counted(tmp_path):
     )
     assert load(tmp_path).num_conflicts == 1
     assert load(tmp_path).num_conflicts == 0
+
+
+CONTRADICTED = (
+    f"SELECT host, device_id, figure, (sampled_unix_ns - {START}) // {S}, least_value, "
+    "largest_value FROM fact_sample_conflict ORDER BY ALL"
+)
+
+
+@pytest.mark.parametrize("order", ["abc", "cab", "bca"])
+def test_what_imports_tell_differently_is_kept_whatever_order_they_come_in(tmp_path, order):
+    told = {
+        # a contradicts itself: of 0.25 and 0.5 the sample keeps 0.5
+        "a": [sample(0, utilization_share=0.25), sample(0, utilization_share=0.5),
+              sample(1, power_w=200.0)],
+        # the same figure again, and one that was untold, are no contradiction
+        "b": [sample(0, utilization_share=0.5), sample(1, power_w=100.0, temperature_c=40.0)],
+        "c": [sample(0, utilization_share=0.75), sample(1, power_w=150.0)],
+    }  # fmt: skip
+    for name in order:
+        land_records(tmp_path, name, *told[name])
+        load(tmp_path)
+    publish(tmp_path)
+    expected = [
+        ("node-1", "GPU-a", "power_w", 1, 100.0, 200.0),
+        ("node-1", "GPU-a", "utilization_share", 0, 0.25, 0.75),
+    ]
+    assert query(tmp_path, CONTRADICTED) == expected
+    rebuild(tmp_path)  # all at once
+    publish(tmp_path)
+    assert query(tmp_path, CONTRADICTED) == expected
+
+
+def test_what_an_import_and_a_journal_tell_differently_outlives_a_reload(paper):
+    paper.pipeline()
+    ours = dict(pipeline_id=PIPELINE, host="paper")
+    paper.write([sample(0, power_w=1.0, **ours)], writer="sampler")
+    land_records(
+        paper.runs_dir, "a", sample(0, power_w=2.0, **ours), sample(1, power_w=3.0, **ours),
+        sample(1, power_w=4.0, **ours), pipeline_id=PIPELINE,
+    )  # fmt: skip
+    expected = [
+        ("paper", "GPU-a", "power_w", 0, 1.0, 2.0),
+        ("paper", "GPU-a", "power_w", 1, 3.0, 4.0),
+    ]
+    for _ in range(2):
+        load(paper.runs_dir, [PIPELINE])
+        publish(paper.runs_dir)
+        assert query(paper.runs_dir, CONTRADICTED) == expected
 
 
 def test_the_spans_of_an_attempt_that_was_lost_stay_time_of_the_job(paper):
