@@ -126,6 +126,11 @@ def _csv_rows(path: Path) -> Iterator[RawRow]:
         csv.field_size_limit(_MOST_CELL_CHARS)
         reader = csv.reader(file)
         names = next(reader, [])
+        if any("\0" in name for name in names):
+            raise InputError(
+                f"{path}: a zero byte stands in the header, so the columns are not sure. Fetch the "
+                "export again, or mend its first line. Nothing was imported."
+            )
         places = _places(names)
         while True:
             try:
@@ -136,6 +141,10 @@ def _csv_rows(path: Path) -> Iterator[RawRow]:
                 yield _faulty(path, reader.line_num, "unreadable_line", str(error))
                 continue
             if not any(cells):
+                continue
+            if any("\0" in cell for cell in cells):
+                text = ",".join(cells).replace("\0", "\u2400")  # the symbol for it
+                yield _faulty(path, reader.line_num, "zero_byte", text)
                 continue
             if len(cells) != len(names):
                 yield _faulty(path, reader.line_num, "wrong_number_of_cells", ",".join(cells))

@@ -138,6 +138,8 @@ def _record(record: type, cells: dict[str | None, Any]) -> Any:
     """A row as its record; ValueError with the reason when it is none."""
     if None in cells or None in cells.values():
         raise ValueError("wrong_number_of_cells")
+    if any("\0" in str(value) for value in cells.values()):
+        raise ValueError("zero_byte")
     texts = {str(name).strip(): str(value).strip() for name, value in cells.items()}
     values: dict[str, Any] = {}
     for spec in columns(record):

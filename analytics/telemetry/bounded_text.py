@@ -1,8 +1,10 @@
 """Opens a log of any size as numbered lines, within bounds of memory and disk.
 
-UTF-8 with or without a byte order mark, UTF-16 with one; a byte that is neither becomes U+FFFD and
+UTF-8 and UTF-16 with or without a byte order mark; a byte that is neither becomes U+FFFD and
 spoils its own cell only. gzip, and a tar of one file, are unpacked into the scratch folder, never
-into memory. A zero byte is left out. A line longer than LINE_CHARS is cut, and told as cut.
+into memory. A line longer than LINE_CHARS is cut, and told as cut. A line in which a zero byte
+stands is told too: what a crash or a truncated log left there cannot be known, and '1' may be the
+rest of '41'. A line of nothing but zero bytes is blank.
 
 Before: a path a person typed.   After: recognising.py looks at the head, an importer at the lines.
 Price: one pass; a packed file takes its unpacked size on disk while it is imported.
@@ -23,10 +25,13 @@ from typing import IO
 from analytics.errors import InputError
 from analytics.sources.files import shown, unreadable
 
+TOO_LONG, ZERO_BYTE = "line_too_long", "zero_byte"
 LINE_CHARS = 1 << 17
 HEAD_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
+_SHOWN_ZERO = "\u2400"  # the symbol for it, as it stands in the text of a rejected line
+_Line = tuple[int, str, str]
 # Logs pack 5 to 40 times; what unpacks more than this is a trap or not a log.
 _MOST_RATIO, _FREE_BYTES = 200, 64 << 20
 
@@ -106,11 +111,20 @@ def encoding(start: bytes) -> str:
     """The encoding that the first bytes of a text tell."""
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
+    # two letters of a header or time without a mark: every other byte is zero
+    zeros = [byte == 0 for byte in start[:4]]
+    if zeros == [False, True, False, True]:
+        return "utf-16-le"
+    if zeros == [True, False, True, False]:
+        return "utf-16-be"
     return "utf-8-sig"
 
 
 def decoded_head(start: bytes) -> str:
-    """The head of a file as text, its last and perhaps half line left out when there are more."""
+    """The head of a file as text, its last and perhaps half line left out when there are more.
+
+    Without zero bytes: what form a log has does not depend on damage.
+    """
     text = start.decode(encoding(start), errors="replace").replace("\0", "")
     text = io.IncrementalNewlineDecoder(None, translate=True).decode(text, final=True)
     if len(start) >= HEAD_BYTES and "\n" in text:
@@ -118,21 +132,32 @@ def decoded_head(start: bytes) -> str:
     return text
 
 
-def numbered_lines(text: IO[str]) -> Iterator[tuple[int, str, bool]]:
-    """Each line: its number from 1, its text without line end and zero bytes, whether it was cut.
+def numbered_lines(text: IO[str]) -> Iterator[_Line]:
+    """Each line: its number from 1, its text without line end, and why it cannot be used.
 
-    Holds LINE_CHARS characters at most; what a longer line has beyond is passed over.
+    The reason is TOO_LONG, ZERO_BYTE, or empty for a line that can. Holds LINE_CHARS characters
+    at most; what a longer line has beyond is passed over.
     """
     number = 0
     while line := text.readline(LINE_CHARS):
         number += 1
-        was_cut = False
+        fault = ""
         if not line.endswith("\n") and len(line) >= LINE_CHARS:
             rest = text.readline(LINE_CHARS)
-            was_cut = bool(rest.rstrip("\n"))
+            fault = TOO_LONG if rest.rstrip("\n") else ""
             while rest and not rest.endswith("\n"):
                 rest = text.readline(LINE_CHARS)
-        yield number, line.rstrip("\n").replace("\0", ""), was_cut
+        line = line.rstrip("\n")
+        if "\0" in line:
+            is_blank = not line.strip("\0 \t") and not fault
+            line = "" if is_blank else line.replace("\0", _SHOWN_ZERO)
+            fault = fault or ("" if is_blank else ZERO_BYTE)
+        yield number, line, fault
+
+
+def whole_text(line: str) -> str:
+    """A line without the zero bytes that stood in it, as it may have been meant."""
+    return line.replace(_SHOWN_ZERO, "")
 
 
 def _copy(source: IO[bytes] | gzip.GzipFile, out: IO[bytes], bound: int, path: Path) -> None:

@@ -36,19 +36,19 @@ def looks_like_dcgm_text(text: str) -> bool:
 
 
 def import_dcgm_text(
-    lines: Iterable[tuple[int, str, bool]], gathering: Gathering, where: str
+    lines: Iterable[tuple[int, str, str]], gathering: Gathering, where: str
 ) -> None:
     """Gather every sample.
 
     Raises InputError when a sample has no time and none was told.
     """
     series = Series(gathering)
-    for number, text, was_cut in lines:
+    for number, text, fault in lines:
         if not text.strip() or text.lstrip().startswith("#"):
             continue
-        match = None if was_cut else _SAMPLE.fullmatch(text)
+        match = None if fault else _SAMPLE.fullmatch(text)
         if match is None or not _VALUE.fullmatch(match["value"]):
-            gathering.reject(number, "line_too_long" if was_cut else "not_a_sample", text)
+            gathering.reject(number, fault or "not_a_sample", text)
             continue
         time_ns = gathering.options.taken_unix_ns
         if match["time"] is not None:

@@ -5,7 +5,7 @@ always the higher, for memory is not busy while no kernel runs. Two of MiB are u
 the larger one stays; used and free when their sum stays, and used is the one that is higher while
 the GPU works. What these leave open is asked, never guessed: a wrong column is read for months.
 
-Before: the first records.   After: nvidia_smi_csv.py reads by the layout.
+Before: delimited_columns.py has the first records.   After: nvidia_smi_csv.py reads by the layout.
 """
 
 from __future__ import annotations

@@ -86,9 +86,11 @@ def import_store(folder: Path, gathering: Gathering, where: str) -> None:
         place = len(parts) - 1 - parts[::-1].index("metrics")
         run, key = parts[place - 1], "/".join(parts[place + 1 :])
         with decoded(path) as text:
-            for number, line, _ in numbered_lines(text):
+            for number, line, fault in numbered_lines(text):
                 cells = line.split()
-                if len(cells) in (2, 3, 5):
+                if fault:
+                    gathering.reject(number, fault, line)
+                elif len(cells) in (2, 3, 5):
                     metrics.take(number, run, key, cells[1], cells[0])
                 elif cells:
                     gathering.reject(number, "not_a_sample", line)
@@ -120,7 +122,7 @@ def looks_like_table(header: str) -> bool:
     return set(_names(header)) >= _COLUMNS
 
 
-def import_table(lines: Iterable[tuple[int, str, bool]], gathering: Gathering, where: str) -> None:
+def import_table(lines: Iterable[tuple[int, str, str]], gathering: Gathering, where: str) -> None:
     """Gather a CSV with the columns key, value and timestamp, and run_id or run_uuid if any."""
     metrics = _Metrics(gathering)
     names: list[str] | None = None

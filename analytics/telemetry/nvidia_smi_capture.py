@@ -26,7 +26,7 @@ _COLLECTED = re.compile(r"collected_at:\s*(\S+)\s*")
 _WALL = re.compile(r"(\d{4}/\d{2}/\d{2} \d{2}:\d{2}:\d{2}(?:\.\d+)?)\b")
 _NEAR_NS = 15 * 60 * NS
 _MOST_LINES = 200_000
-_Line = tuple[int, str, bool]
+_Line = tuple[int, str, str]
 
 
 @dataclasses.dataclass
@@ -75,7 +75,7 @@ def _sections(lines: Iterable[_Line], gathering: Gathering) -> Iterator[_Section
     """
     section = _Section(0, "", "", [])
     in_heading = False
-    for number, text, was_cut in lines:
+    for number, text, fault in lines:
         if text.startswith(_RULER):
             in_heading = not in_heading
             if in_heading:
@@ -89,7 +89,7 @@ def _sections(lines: Iterable[_Line], gathering: Gathering) -> Iterator[_Section
                 section.title = words
         elif len(section.lines) < _MOST_LINES:
             in_heading = False
-            section.lines.append((number, text, was_cut))
+            section.lines.append((number, text, fault))
         elif _is_query(section) and text.strip():
             gathering.reject(number, "section_too_long", text)
     yield section

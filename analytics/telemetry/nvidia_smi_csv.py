@@ -12,14 +12,19 @@ Price: a million rows of eight columns took 35 s of CPU time; memory holds one b
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from analytics.errors import InputError
 from analytics.telemetry.cells import CellReader
+from analytics.telemetry.delimited_columns import (
+    MOST_COLUMNS,
+    check_header,
+    chosen_delimiter,
+    first_layout,
+)
 from analytics.telemetry.device_names import device_id, words
 from analytics.telemetry.gathering import BATCH_ROWS, Gathering, readers
-from analytics.telemetry.headerless import guess, looks_headerless
 from analytics.telemetry.instants import NS, Instants, elapsed_ns, find_instants
 from analytics.telemetry.nvidia_smi_fields import (
     BUS,
@@ -39,21 +44,19 @@ from analytics.telemetry.nvidia_smi_fields import (
 )
 from analytics.telemetry.records import Cut, records
 
-DELIMITERS = (",", ";", "\t", "|")
 _SAMPLE_ROWS = 10_000
 _SAMPLE_CHARS = 4 << 20
 _BATCH_CHARS = 8 << 20
-_MOST_COLUMNS = 2000
 _DEVICE_CELLS = (UUID, INDEX, BUS, GPU_INSTANCE, COMPUTE_INSTANCE)
 
 
-def import_csv(lines: Iterable[tuple[int, str, bool]], gathering: Gathering, where: str) -> None:
+def import_csv(lines: Iterable[tuple[int, str, str]], gathering: Gathering, where: str) -> None:
     """Gather every record of a delimited log.
 
-    lines: number, text and whether it was cut. where: the file, for messages.
+    lines: number, text and why it cannot be used. where: the file, for messages.
     Raises InputError when the columns or their times cannot be made out, or a question is open.
     """
-    delimiter, lines = _delimiter(lines, gathering)
+    delimiter, lines = chosen_delimiter(lines, gathering)
     cuts = records(lines, delimiter)
     sample: list[Cut] = []
     num_chars = 0
@@ -62,28 +65,12 @@ def import_csv(lines: Iterable[tuple[int, str, bool]], gathering: Gathering, whe
         num_chars += len(cut.text)
         if num_chars > _SAMPLE_CHARS:
             break
-    found, num_header = _first_layout(sample, gathering, where)
+    check_header(sample, delimiter, gathering, where)
+    found, num_header = first_layout(sample, gathering, where)
     table = _Table(found, sample[:num_header], sample[num_header:], gathering, where, delimiter)
     for cut in itertools.chain(sample[num_header:], cuts):
         table.take(cut)
     table.flush()
-
-
-def header_layout(
-    text: str, delimiter: str, renamed: Sequence[tuple[str, str]] = ()
-) -> Layout | None:
-    """The layout of a line, when it is a header with a figure of a device; else None."""
-    cut = next(records([(1, text, False)], delimiter), None)
-    if cut is None or cut.fault or len(cut.cells) > _MOST_COLUMNS:
-        return None
-    found = layout(cut.cells, renamed)
-    return found if found.figures else None
-
-
-def first_rows(text: str, delimiter: str) -> list[list[str]]:
-    """The cells of the first lines of a text."""
-    numbered = ((n, line, False) for n, line in enumerate(text.splitlines()[:50], 1))
-    return [cut.cells for cut in records(numbered, delimiter) if not cut.fault]
 
 
 def ask_zone(where: str) -> InputError:
@@ -91,54 +78,6 @@ def ask_zone(where: str) -> InputError:
     return InputError(
         f"{where}: its times are by a wall clock, and nothing in it tells which. Say the zone with "
         "--time-zone, such as --time-zone Europe/Madrid, or --time-zone UTC."
-    )
-
-
-def _delimiter(
-    lines: Iterable[tuple[int, str, bool]], gathering: Gathering
-) -> tuple[str, Iterator[tuple[int, str, bool]]]:
-    """The delimiter by which the first line makes the most sense, and all the lines."""
-    source = iter(lines)
-    seen = list(itertools.islice(source, 20))
-    if seen and seen[0][1].lower().startswith("sep="):
-        seen[0] = (seen[0][0], "", False)  # a spreadsheet's note to itself
-    first = next((text for _, text, _ in seen if text.strip()), "")
-
-    def score(delimiter: str) -> tuple[int, int]:
-        found = header_layout(first, delimiter, gathering.options.renamed)
-        return (len(found.figures) if found else 0, first.count(delimiter))
-
-    return max(DELIMITERS, key=score), itertools.chain(seen, source)
-
-
-def _first_layout(sample: list[Cut], gathering: Gathering, where: str) -> tuple[Layout, int]:
-    """The layout of the file, and how many records of the sample are its header."""
-    options = gathering.options
-    if options.fields is not None:
-        found = layout(options.fields, options.renamed)
-        if not found.figures:
-            raise InputError(
-                f"--fields names no figure of a device: {', '.join(options.fields)}. Use the names "
-                "of nvidia-smi --help-query-gpu, such as timestamp,utilization.gpu,memory.used."
-            )
-        return found, 0
-    good = [cut.cells for cut in sample if not cut.fault]
-    if not good:
-        raise InputError(f"{where}: it has no row that can be read.")
-    if len(good[0]) > _MOST_COLUMNS:
-        raise InputError(
-            f"{where}: its first line has {len(good[0]):,} columns, more than the "
-            f"{_MOST_COLUMNS:,} that any log of devices has."
-        )
-    found = layout(good[0], options.renamed)
-    if found.figures:
-        return found, next(place for place, cut in enumerate(sample) if not cut.fault) + 1
-    if looks_headerless(good):
-        return guess(good, where), 0
-    raise InputError(
-        f"{where}: no column is a figure of a device that is known here. Its columns are "
-        f"{', '.join(cell.strip()[:40] for cell in good[0][:12])}. If one of them is, say which "
-        "with --map COLUMN=FIELD, such as --map duty=utilization.gpu --map when=timestamp."
     )
 
 
@@ -231,7 +170,7 @@ class _Table:
         if [cell.strip() for cell in cut.cells] == self._header:
             return True
         found = layout(cut.cells, self._gathering.options.renamed)
-        if not found.figures or len(cut.cells) > _MOST_COLUMNS:
+        if not found.figures or len(cut.cells) > MOST_COLUMNS:
             return False
         self.flush()
         self._header = [cell.strip() for cell in cut.cells]

@@ -14,7 +14,7 @@ from analytics.telemetry.gathering import Gathering
 from analytics.telemetry.nvidia_smi_csv import import_csv
 
 
-def import_dmon(lines: Iterable[tuple[int, str, bool]], gathering: Gathering, where: str) -> None:
+def import_dmon(lines: Iterable[tuple[int, str, str]], gathering: Gathering, where: str) -> None:
     """Gather every row of a dmon log.
 
     Raises InputError as import_csv does.
@@ -32,12 +32,12 @@ def looks_like_dmon(text: str) -> bool:
     return "gpu" in names[:3] and "idx" in units[:3] and "pid" not in names
 
 
-def _delimited(lines: Iterable[tuple[int, str, bool]]) -> Iterator[tuple[int, str, bool]]:
+def _delimited(lines: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:
     """The lines with commas for blanks; the line of units is as blank as an empty one."""
-    for number, text, was_cut in lines:
+    for number, text, fault in lines:
         cells = text.replace(",", " ").split()
         if text.lstrip().startswith("#"):
             cells = text.replace("#", " ").split()
             if "Idx" in cells:
                 cells = []
-        yield number, ",".join(cells), was_cut
+        yield number, ",".join(cells), fault

@@ -1,8 +1,9 @@
 """Imports `nvidia-smi -q -x`: one document, or one after the other as `-l` writes them.
 
 Every <gpu> is a row, and every <mig_device> in it one of its own: a GPU that is cut into slices has
-no utilisation, and none is made up for it. The document type is named and never fetched; one that
-defines entities is refused before any is expanded.
+no utilisation, and none is made up for it. A row is named by its number in the file, since a whole
+document may stand on one line; the line on which it begins is in its text. The document type is
+named and never fetched; one that defines entities is refused before any is expanded.
 
 Before: recognising.py found the form.   After: fact_device_sample.
 Price: streamed through expat; memory holds one GPU.
@@ -11,10 +12,12 @@ Price: streamed through expat; memory holds one GPU.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from xml.parsers import expat
 
 from analytics.errors import InputError
+from analytics.telemetry.bounded_text import ZERO_BYTE
 from analytics.telemetry.cells import CellReader
 from analytics.telemetry.device_names import device_id, whole, words
 from analytics.telemetry.gathering import Gathering
@@ -66,24 +69,32 @@ _UNITS = {
 class _Element:
     """What was read of a <gpu> or a <mig_device>."""
 
+    number: int  # which row of the file it is, from 1
     line: int
     texts: dict[str, str] = dataclasses.field(default_factory=dict)
     num_processes: int | None = None
 
 
-def import_xml(lines: Iterable[tuple[int, str, bool]], gathering: Gathering, where: str) -> None:
+def import_xml(lines: Iterable[tuple[int, str, str]], gathering: Gathering, where: str) -> None:
     """Gather every GPU and slice of every document.
 
-    Raises InputError when it is no such XML, is cut off, defines entities, or a question is open.
+    Raises InputError when it is no such XML, is cut off or damaged, defines entities, or a question
+    is open.
     """
     document: _Document | None = None
-    for number, text, was_cut in lines:
-        if was_cut:
+    numbers = itertools.count(1)
+    for number, text, fault in lines:
+        if fault == ZERO_BYTE:
+            raise InputError(
+                f"{where} line {number}: a zero byte stands in the document: it is damaged. Take "
+                "the log of nvidia-smi -q -x again, or cut the damaged document out."
+            )
+        if fault:
             raise InputError(f"{where} line {number}: the line is too long for nvidia-smi -q -x.")
         if text.startswith("<?xml") or (document is None and text.strip()):
             if document is not None:
                 document.end(number)
-            document = _Document(gathering, where, number)
+            document = _Document(gathering, where, number, numbers)
         if document is not None:
             document.feed(text + "\n", number)
     if document is not None:
@@ -93,10 +104,13 @@ def import_xml(lines: Iterable[tuple[int, str, bool]], gathering: Gathering, whe
 class _Document:
     """One document on its way through expat."""
 
-    def __init__(self, gathering: Gathering, where: str, first_line: int) -> None:
+    def __init__(
+        self, gathering: Gathering, where: str, first_line: int, numbers: Iterator[int]
+    ) -> None:
         self._gathering = gathering
         self._where = where
         self._first_line = first_line
+        self._numbers = numbers
         self._readers = {name: CellReader(name, unit) for name, unit in _UNITS.items()}
         self._path: list[str] = []
         self._text: list[str] = []
@@ -149,10 +163,15 @@ class _Document:
         self._text = []
         line = self._first_line + self._parser.CurrentLineNumber - 1
         if len(self._path) == 2 and name == "gpu":
-            self._gpu, self._slices = _Element(line), []
+            self._gpu, self._slices = _Element(next(self._numbers), line), []
             self._gpu.texts["pci/pci_bus_id"] = attributes.get("id", "")
-        elif self._gpu is not None and name == "mig_device" and len(self._slices) < _MOST_SLICES:
-            self._slices.append(_Element(line))
+        elif self._gpu is not None and name == "mig_device":
+            if len(self._slices) >= _MOST_SLICES:
+                raise InputError(
+                    f"{self._where} line {line}: a GPU of more than {_MOST_SLICES} MIG devices, "
+                    "which no GPU has. It was not read."
+                )
+            self._slices.append(_Element(next(self._numbers), line))
             self._slice_depth = len(self._path)
         elif self._gpu is not None and name == "processes" and len(self._path) == 3:
             self._gpu.num_processes = 0
@@ -201,25 +220,27 @@ class _Document:
             "device_name": words(gpu.texts.get("product_name")),
         }
         device = device_id(named)
-        text = f"gpu {gpu.texts.get('pci/pci_bus_id', '')}"
+        bus = gpu.texts.get("pci/pci_bus_id", "")
+        text = f"line {gpu.line}: gpu {bus}"
         if device is None:
-            gathering.reject(gpu.line, "device_untold", text)
+            gathering.reject(gpu.number, "device_untold", text)
         else:
             row = self._figures(gpu, _GPU_PATHS) | {
                 "num_processes": gpu.num_processes, "device_id": device, **shared,
             }  # fmt: skip
-            gathering.add_row(gpu.line, text, time_ns, row, is_local=is_local)
+            gathering.add_row(gpu.number, text, time_ns, row, is_local=is_local)
         for part in self._slices:
             numbers = {name: part.texts.get(name, "") for name in (GPU_INSTANCE, COMPUTE_INSTANCE)}
             instance = whole(numbers[GPU_INSTANCE])
+            text = f"line {part.line}: gpu {bus}, a MIG device"
             if device is None or instance is None:
-                gathering.reject(part.line, "device_untold", f"{text}, a MIG device")
+                gathering.reject(part.number, "device_untold", text)
                 continue
             row = self._figures(part, _SLICE_PATHS) | {
                 GPU_INSTANCE: instance, COMPUTE_INSTANCE: whole(numbers[COMPUTE_INSTANCE]),
                 "device_id": device_id(named | numbers), **shared,
             }  # fmt: skip
-            gathering.add_row(part.line, text, time_ns, row, is_local=is_local)
+            gathering.add_row(part.number, text, time_ns, row, is_local=is_local)
         self._slices = []
 
     def _figures(self, element: _Element, paths: dict[str, str]) -> dict[str, object]:
@@ -227,7 +248,7 @@ class _Document:
         for path, name in paths.items():
             cell = element.texts.get(path)
             if cell is not None and row.get(name) is None:
-                row[name] = self._gathering.figure(self._readers[name], name, cell, element.line)
+                row[name] = self._gathering.figure(self._readers[name], name, cell, element.number)
         return row
 
     def _time(self) -> tuple[int | None, bool]:

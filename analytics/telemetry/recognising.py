@@ -13,10 +13,10 @@ from analytics.errors import InputError
 from analytics.sources.files import shown
 from analytics.telemetry.bounded_text import decoded_head, head
 from analytics.telemetry.dcgm_text import looks_like_dcgm_text
+from analytics.telemetry.delimited_columns import DELIMITERS, header_layout
 from analytics.telemetry.import_options import ImportOptions
 from analytics.telemetry.mlflow_system_metrics import looks_like_table
 from analytics.telemetry.nvidia_smi_capture import looks_like_capture
-from analytics.telemetry.nvidia_smi_csv import DELIMITERS, header_layout
 from analytics.telemetry.nvidia_smi_dmon import looks_like_dmon
 
 TRACE, DUMP, BILL, POOLS = "kineto_trace", "flight_recorder", "focus_bill", "pools"

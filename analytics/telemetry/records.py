@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from analytics.telemetry.bounded_text import LINE_CHARS
 
 MOST_LINES = 16
-_Line = tuple[int, str, bool]
+_Line = tuple[int, str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ def records(lines: Iterable[_Line], delimiter: str) -> Iterator[Cut]:
         one = back.popleft() if back else next(source, None)
         if one is None:
             return
-        number, text, was_cut = one
+        number, text, fault = one
         if not text.strip():
             continue
-        if was_cut:
-            yield Cut(number, [], text, "line_too_long")
+        if fault:
+            yield Cut(number, [], text, fault)
         elif '"' not in text:
             yield Cut(number, text.split(delimiter), text, "")
         else:
@@ -64,6 +64,9 @@ def _quoted(
     if whole.count('"') % 2 or len(whole) >= LINE_CHARS:
         back.extendleft(reversed(taken))
         return Cut(number, [], text, "unclosed_quote")
+    faults = [fault for _, _, fault in taken if fault]
+    if faults:
+        return Cut(number, [], whole, faults[0])
     try:
         cells = next(csv.reader([whole], delimiter=delimiter, skipinitialspace=True))
     except csv.Error:

@@ -5,6 +5,7 @@ from pathlib import Path
 import duckdb
 
 from analytics import landing
+from analytics.schema import DimImport
 from analytics.telemetry.import_options import ImportOptions
 from analytics.telemetry.importing import REFUSED, Outcome, import_telemetry
 
@@ -18,7 +19,20 @@ def import_text(
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     (outcome,) = import_telemetry(path, folder / "runs", options)
+    if outcome.about is not None:
+        check_conserved(folder / "runs", outcome.about)
     return outcome
+
+
+def check_conserved(runs_dir: Path, about: DimImport) -> None:
+    """Every row that was read is loaded or rejected, and each rejected one is kept by itself."""
+    assert about.num_read == about.num_loaded + about.num_rejected
+    path = runs_dir / landing.FOLDER / about.import_id / "fact_import_reject.parquet"
+    num_kept = 0
+    if path.is_file():
+        kept = f"SELECT count(*) FROM '{path}' WHERE NOT starts_with(reason, 'cell_')"
+        num_kept = duckdb.sql(kept).fetchall()[0][0]
+    assert num_kept == about.num_rejected
 
 
 def refusal(folder: Path, text: str | bytes, options: ImportOptions = UTC) -> str:

@@ -190,6 +190,17 @@ def test_a_line_that_cannot_be_trusted_is_refused_with_its_reason(tmp_path, chan
     assert reasons(tmp_path, {}, change) == [(3, reason)]
 
 
+def test_a_zero_byte_refuses_its_line_and_in_the_header_the_export(tmp_path):
+    # '2\04.00' may have been 24.00 or the rest of 214.00
+    assert reasons(tmp_path, {}, {"BilledCost": "2\x004.00"}, {"ResourceId": "i\0"}) == [
+        (3, "zero_byte"), (4, "zero_byte"),
+    ]  # fmt: skip
+    path = tmp_path / "bill.csv"
+    path.write_text(path.read_text().replace("Tags", "Ta\0gs"))
+    with pytest.raises(InputError, match="zero byte stands in the header"):
+        import_bill(path, tmp_path / "runs")
+
+
 def test_a_line_of_too_few_cells_is_refused_and_a_blank_one_is_none(tmp_path):
     path = written(tmp_path / "bill.csv", {})
     path.write_text(path.read_text() + "\n\n1.5,EUR\n")

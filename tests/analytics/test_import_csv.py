@@ -78,15 +78,47 @@ def test_units_in_cells_and_headers_mean_the_same(tmp_path):
     ) == [("GPU-1a", 0.45, 364 * 2**20, 80 * 2**30, 63.5, 40.0, 1500.0)]  # fmt: skip
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "utf-8"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig", "utf-8"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_encodings_line_ends_and_zero_bytes_change_nothing(tmp_path, encoding, end):
+def test_encodings_line_ends_and_a_line_of_zero_bytes_change_nothing(tmp_path, encoding, end):
     text = f"{HEADER}2026/01/01 00:00:00.250, 0, 5 %, 1 MiB, 60 W\n\0\n".replace("\n", end)
     outcome = import_text(tmp_path, text.encode(encoding))
     assert outcome.about.num_read == 1
     assert samples(tmp_path / "runs", "sampled_unix_ns", "power_w") == [
         (ns("2026-01-01T00:00:00+00:00") + 250_000_000, 60.0)
     ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8"])
+@pytest.mark.parametrize("place", [0, 10, 24, 25, 27, -1])
+def test_a_line_with_a_zero_byte_is_rejected_wherever_it_stands(tmp_path, encoding, place):
+    # '25 %' with a zero byte before its 5 may have been 25 or 15: no figure of the line is sure
+    good = "2026/01/01 00:00:0{}.000, 0, 25 %, 1 MiB, 60 W"
+    bad = good.format(2)
+    cut = len(bad) + 1 + place if place < 0 else place
+    bad = bad[:cut] + "\0" + bad[cut:]
+    text = HEADER + "\n".join([good.format(1), bad, good.format(3)]) + "\n"
+    about = import_text(tmp_path, text.encode(encoding)).about
+    assert (about.num_read, about.num_loaded, about.num_rejected) == (3, 2, 1)
+    assert rejects(tmp_path / "runs") == [(3, "zero_byte")]
+
+
+def test_a_zero_byte_in_a_quoted_cell_of_several_lines_rejects_its_record(tmp_path):
+    row = "2026/01/01 00:00:0{}, 0, {}, 1 MiB, 60 W\n"
+    rows = row.format(1, '"5\n\0 %"') + row.format(2, "5 %")
+    about = import_text(tmp_path, HEADER + rows).about
+    assert (about.num_loaded, about.num_rejected) == (1, 1)
+    assert rejects(tmp_path / "runs") == [(2, "zero_byte")]
+
+
+def test_a_zero_byte_in_the_header_is_refused_and_not_guessed_around(tmp_path):
+    row = "2026/01/01 00:00:00, 0, 5 %, 1 MiB, 6 W\n"
+    text = HEADER.replace("utilization", "util\0ization") + row
+    assert "line 1: a zero byte stands in the header" in refusal(tmp_path, text)
+    fields = ("timestamp", "index", "utilization.gpu", "memory.used", "power.draw")
+    told = ImportOptions(time_zone="UTC", host="h", fields=fields)
+    about = import_text(tmp_path, text, told).about
+    assert (about.num_loaded, about.num_rejected) == (1, 1)
 
 
 def test_bad_lines_are_kept_with_their_numbers_and_the_header_may_come_again(tmp_path):

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import sqlite3
 import tarfile
 
@@ -54,6 +55,52 @@ def test_xml_documents_one_after_the_other_are_all_read(tmp_path):
     assert about.num_loaded == 2
     found = samples(tmp_path / "runs", "sampled_unix_ns", "utilization_share", "num_processes")
     assert found == [(1_767_225_601 * S, 0.05, 1), (1_767_225_602 * S, None, 1)]
+
+
+@pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "one line"])
+def test_every_row_of_xml_that_cannot_be_used_is_kept_also_on_one_line(tmp_path, end):
+    # two GPUs without any name, one with two slices without an instance: four rows of one reason
+    untold = "<gpu>{0}<uuid>N/A</uuid>{0}</gpu>{0}"
+    slices = "<mig_device>{0}</mig_device>{0}" * 2
+    text = (
+        '<?xml version="1.0"?>{0}<nvidia_smi_log>{0}<timestamp>Thu Jan  1 00:00:01 2026</timestamp>'
+        f'{{0}}{untold}{untold}<gpu id="00000000:01:00.0">{{0}}<uuid>GPU-1a</uuid>{{0}}'
+        f"<mig_devices>{{0}}{slices}</mig_devices>{{0}}</gpu>{{0}}</nvidia_smi_log>"
+    ).format(end) + "\n"
+    about = import_text(tmp_path, text).about
+    assert (about.num_read, about.num_loaded, about.num_rejected) == (5, 1, 4)
+    # numbers of the rows: both GPUs, then the third's slices behind itself
+    assert rejects(tmp_path / "runs") == [(n, "device_untold") for n in (1, 2, 4, 5)]
+
+
+@pytest.mark.parametrize("name", ["dmon", "dcgm", "mlflow_csv", "capture"])
+def test_a_line_with_a_zero_byte_is_rejected_in_every_form(tmp_path, name):
+    ruler = "#" * 80
+    csv = "timestamp, index, utilization.gpu [%]\n"
+    head, row = {
+        "dmon": (DMON, " 20260101 00:00:0{} 0 158 40 {} 87 3783 12 -\n"),
+        "dcgm": ("", 'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="GPU-{}"}} {}\n'),
+        "mlflow_csv": (
+            "key,value,timestamp\n", "system/gpu_{}_power_usage_watts,{},1767225600000\n"
+        ),
+        "capture": (
+            f"{ruler}\n# a :: b\n# $ nvidia-smi --query-gpu=a --format=csv\n{ruler}\n{csv}",
+            "2026/01/01 00:00:0{}, 0, {} %\n",
+        ),
+    }[name]  # fmt: skip
+    text = head + row.format(1, 25) + row.format(2, "2\x005") + row.format(3, 25)
+    options = ImportOptions(time_zone="UTC", host="h", taken_unix_ns=TAKEN.taken_unix_ns)
+    about = import_text(tmp_path, text, options).about
+    assert (about.num_loaded, about.num_rejected) == (2, 1)
+    assert rejects(tmp_path / "runs") == [(head.count("\n") + 2, "zero_byte")]
+
+
+def test_a_zero_byte_in_a_store_of_mlflow_rejects_its_line(tmp_path):
+    file = tmp_path / "mlruns" / "0" / "r1" / "metrics" / "system" / "gpu_0_power_usage_watts"
+    file.parent.mkdir(parents=True)
+    file.write_text("1767225600000 25 0\n1767225601000 2\x005 0\n")
+    (outcome,) = import_telemetry(tmp_path / "mlruns", tmp_path / "runs", ImportOptions())
+    assert (outcome.about.num_loaded, outcome.rejected) == (1, {"zero_byte": 1})
 
 
 def test_xml_that_is_cut_off_or_of_another_kind_is_refused(tmp_path):
@@ -120,6 +167,18 @@ def test_a_blank_in_the_text_of_dcgm_is_nothing_for_every_field(tmp_path, blank)
 
 def answer(result: list, kind: str = "matrix") -> str:
     return json.dumps({"status": "success", "data": {"resultType": kind, "result": result}})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        gpu_xml(1, "5\0 %"),
+        answer([{"metric": {"__name__": "a"}, "value": [1, "2#5"]}], "vector").replace("#", "\0"),
+    ],
+    ids=["xml", "json"],
+)
+def test_a_document_with_a_zero_byte_is_refused(tmp_path, content):
+    assert re.search("zero byte|not whole JSON", refusal(tmp_path, content))
 
 
 def test_a_matrix_of_prometheus_has_a_row_for_each_value(tmp_path):

@@ -54,6 +54,7 @@ def test_a_folder_of_pools_teams_and_events_is_taken_up(tmp_path):
         ("p,h1,gpu-0,allocated,2026-11-30T12:00:00Z,,spot,1,", "missing_currency"),
         ("p,h1,gpu-0,allocated,2026-11-30T12:00:00Z,,cheap,1,EUR", "unknown_purchase"),
         ("p,h1,gpu-0", "wrong_number_of_cells"),
+        ("p,h\x001,gpu-0,allocated,2026-11-30T12:00:00Z,,,,", "zero_byte"),
         ("p,h1,gpu-0,allocated,2026-11-30T12:00:00Z,a,spot,2.5,EUR", "contradicts_a_row_before"),
     ],
 )  # fmt: skip
