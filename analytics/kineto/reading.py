@@ -143,13 +143,12 @@ def _trace(name: str, about: dict[str, Any], collected: Collected) -> Trace:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     launch = collected.joined("launch")
-    info = about.get("distributedInfo")
-    info = info if isinstance(info, dict) else {}
+    info = _distributed_info(about.get("distributedInfo"), name)
     base = about.get("baseTimeNanoseconds")
     return Trace(
         name=name,
-        rank=_rank(info, name),
-        world_size=_whole(info.get("world_size"), least=1),
+        rank=info["rank"] if info["rank"] is not None else _rank_of_name(name),
+        world_size=info["world_size"],
         backend=info["backend"] if isinstance(info.get("backend"), str) else None,
         groups=_groups(info),
         base_unix_ns=base if isinstance(base, int) and 0 < base < 2**62 else 0,
@@ -175,10 +174,37 @@ def _trace(name: str, about: dict[str, Any], collected: Collected) -> Trace:
     )
 
 
-def _rank(info: dict[str, Any], name: str) -> int | None:
-    told = _whole(info.get("rank"), least=0)
+def _distributed_info(told: object, name: str) -> dict[str, Any]:
+    """What a trace tells of its job; rank and world_size are checked, None when untold.
+
+    Raises InputError when one of them cannot be: taken for untold, the trace would be of rank 0.
+    """
+    info: dict[str, Any] = {"rank": None, "world_size": None}
     if told is not None:
-        return told
+        if not isinstance(told, dict):
+            raise _impossible(name, "distributedInfo", told, "an object with rank and world_size")
+        info |= told
+    for key, least in (("rank", 0), ("world_size", 1)):
+        if info[key] is not None:
+            whole = _whole(info[key], least=least)
+            if whole is None:
+                expected = f"a whole number from {least} to {2**31 - 1}"
+                raise _impossible(name, f"{key} of distributedInfo", info[key], expected)
+            info[key] = whole
+    if None not in (info["rank"], info["world_size"]) and info["rank"] >= info["world_size"]:
+        expected = f"less than its world_size, {info['world_size']}"
+        raise _impossible(name, "rank of distributedInfo", info["rank"], expected)
+    return info
+
+
+def _impossible(name: str, what: str, value: object, expected: str) -> InputError:
+    return InputError(
+        f"{name}: the trace's {what} is {str(value)[:60]!r}; expected {expected}. Mend it, or take "
+        "distributedInfo out of the trace and name the file rank-N.json."
+    )
+
+
+def _rank_of_name(name: str) -> int | None:
     found = _RANK.search(name.rsplit(":", 1)[-1])
     return int(found.group(1)) if found and len(found.group(1)) < 8 else None
 

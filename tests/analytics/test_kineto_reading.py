@@ -150,6 +150,40 @@ def test_the_forms_of_a_trace_are_told_by_their_content(tmp_path):
     assert all(looks_like_trace(tmp_path / n) for n in ("gz.json", "list.json", "all.tar.gz"))
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "beside another"])
+@pytest.mark.parametrize(
+    ("info", "why"),
+    [
+        *(({"rank": rank, "world_size": 4}, r"rank of distributedInfo.*whole number from 0")
+          for rank in (1e30, 2**31, 0.5, 1.0, -1, True, False, "one", "", "-1", [1], {})),
+        *(({"rank": 0, "world_size": size}, r"world_size of distributedInfo.*whole number from 1")
+          for size in (1e30, 0, -1, 1.5, True, "many", [2])),
+        ({"rank": 4, "world_size": 4}, r"rank of distributedInfo is '4'; expected less than"),
+        ([0, 4], r"distributedInfo is .* expected an object"),
+        ("rank 0", r"distributedInfo is .* expected an object"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_cannot_be_is_refused_and_not_taken_for_rank_0(tmp_path, info, why, alone):
+    paths = [write(tmp_path / "rank-1.json", [kernel(1, 2)], distributedInfo=info)]
+    if not alone:
+        paths.append(write(tmp_path / "rank-0.json", [kernel(1, 2)]))
+    with pytest.raises(InputError, match=why):
+        analyze_files(paths)
+
+
+@pytest.mark.parametrize("info", [None, {}, {"rank": None, "world_size": None}])
+def test_a_rank_that_is_untold_is_that_of_the_files_name(tmp_path, info):
+    found = analyze_files([write(tmp_path / "rank-3.json", [kernel(1, 2)], distributedInfo=info)])
+    assert [one.rank for one in found.ranks] == [3]
+
+
+@pytest.mark.parametrize("rank", [2, "2"])
+def test_a_rank_is_a_whole_number_or_its_digits(tmp_path, rank):
+    about = {"distributedInfo": {"rank": rank, "world_size": 4}}
+    trace = one(write(tmp_path / "rank-0.json", [kernel(1, 2)], **about))
+    assert (trace.rank, trace.world_size) == (2, 4)
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [
