@@ -18,6 +18,7 @@ import json
 import math
 import re
 import time
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -80,15 +81,17 @@ def looks_like_focus(path: Path) -> bool:
     return bool(focus_files.export_files(path))
 
 
-def import_bill(path: Path, runs_dir: Path) -> DimImport:
+def import_bill(path: Path, runs_dir: Path, files: Sequence[Path] | None = None) -> DimImport:
     """Import a FOCUS export, a file or a folder of its parts, into a runs folder's landing zone.
 
+    files: its parts, where not every export below `path` is one.
     The same bytes are imported once. Parts of one export belong in one folder: of two imports of
-    one account and billing period only the later is in force (view bill_line).
+    one account and billing period only the later is in force (view bill_line); bill_standing.py
+    says so.
     Raises InputError when there is no export at `path` or it is damaged, WarehouseError when the
     landing zone cannot be written.
     """
-    paths = focus_files.export_files(path)
+    paths = focus_files.export_files(path) if files is None else list(files)
     if not paths:
         raise InputError(
             f"{path}: this is not a cost export in the FOCUS format; it lacks one of the columns "

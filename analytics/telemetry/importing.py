@@ -31,7 +31,9 @@ from analytics.telemetry.bounded_text import decoded, head, is_packed, numbered_
 from analytics.telemetry.dcgm_text import import_dcgm_text
 from analytics.telemetry.gathering import Gathering
 from analytics.telemetry.import_options import ImportOptions
+from analytics.telemetry.import_sources import IRREGULAR, ImportSource, irregular, sources_at
 from analytics.telemetry.json_documents import read_json
+from analytics.telemetry.named_run import check_run
 from analytics.telemetry.nvidia_smi_capture import import_capture
 from analytics.telemetry.nvidia_smi_csv import import_csv
 from analytics.telemetry.nvidia_smi_dmon import import_dmon
@@ -44,14 +46,10 @@ from analytics.telemetry.recognising import (
     form_of,
     is_trace_head,
     is_trace_tar,
-    of_many_ranks,
-    of_money,
 )
 from analytics.telemetry.run_clock import fit_to_run
 
 IMPORTED, ALREADY, REFUSED = "imported", "already", "refused"
-_MOST_FILES = 10_000
-_IRREGULAR = "irregular"
 _OF_LINES: dict[str, Callable[..., None]] = {
     "nvidia_smi_csv": import_csv,
     "nvidia_smi_dmon": import_dmon,
@@ -86,12 +84,14 @@ def import_telemetry(
 ) -> list[Outcome]:
     """Import a file, or every file of a folder; one outcome for each, in the order of names.
 
-    Raises WarehouseError when the landing zone cannot be written. What is wrong with a file is its
-    outcome.
+    Raises WarehouseError when the landing zone cannot be written, ConfigError when the options name
+    a run that is not known. What is wrong with a file is its outcome.
     """
     told = options or ImportOptions()
+    if told.pipeline_id:
+        check_run(runs_dir, told.pipeline_id)
     try:
-        found = _sources(path)
+        found = sources_at(path)
     except InputError as error:
         return [Outcome(path=str(path), status=REFUSED, reason=str(error))]
     outcomes = []
@@ -103,57 +103,11 @@ def import_telemetry(
     return outcomes
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Source:
-    """What is imported at once: a file, an MLflow store, or the files of all ranks of a run."""
-
-    path: Path
-    form: str | None
-    files: list[Path]
-
-
-def _sources(path: Path) -> list[_Source]:
-    """What to import one by one: a file, a folder that is one import, or a folder's files."""
-    try:
-        if path.is_file():
-            return [_Source(path=path, form=of_money(path), files=[path])]
-        if path.is_dir() and mlflow_metrics.looks_like_store(path):
-            return [_Source(path=path, form="mlflow_store", files=[])]
-        if not path.is_dir():
-            if path.exists():
-                raise _irregular(path)
-            raise InputError(f"{shown(path)}: there is no such file or folder. Check the path.")
-        if any(path.glob("journal/*/*.jsonl")) or any(path.glob("*/*journal/*/*.jsonl")):
-            raise InputError(
-                f"{shown(path)}: these are journals of seqscale itself. 'seqscale load --runs-dir "
-                f"{shown(path)}' loads them."
-            )
-        listed = sorted(one for one in path.rglob("*") if not one.name.startswith("."))
-        found = [one for one in listed if one.is_file()]
-        odd = [one for one in listed if not (one.is_file() or one.is_dir())]
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if not found:
-        raise InputError(f"{shown(path)}: the folder holds no file.")
-    if len(found) > _MOST_FILES:
-        raise InputError(
-            f"{shown(path)}: the folder holds {len(found):,} files, more than the {_MOST_FILES:,} "
-            "of one command. Import its folders one by one."
-        )
-    # the ranks of a run are one import: a straggler shows between them alone; so are a bill's parts
-    sources: dict[tuple[Path, str | None], list[Path]] = {}
-    for one in found:
-        form = of_many_ranks(head(one)) or of_money(one)
-        sources.setdefault((one.parent if form else one, form), []).append(one)
-    whole = [_Source(path=at, form=form, files=files) for (at, form), files in sources.items()]
-    return whole + [_Source(path=one, form=_IRREGULAR, files=[]) for one in odd]
-
-
-def _import_one(source: _Source, runs_dir: Path, options: ImportOptions) -> Outcome:
+def _import_one(source: ImportSource, runs_dir: Path, options: ImportOptions) -> Outcome:
     """Import one source; raises SeqscaleError when it is refused."""
     path = source.path
-    if source.form == _IRREGULAR:
-        raise _irregular(path)
+    if source.form == IRREGULAR:
+        raise irregular(path)
     if source.form == "mlflow_store":
         return _landed(path, path, "mlflow_store", runs_dir, options)
     if source.form is not None:
@@ -174,9 +128,10 @@ def _import_one(source: _Source, runs_dir: Path, options: ImportOptions) -> Outc
         raise unreadable(path, error) from error
 
 
-def _handed_on(source: _Source, form: str, runs_dir: Path, options: ImportOptions) -> Outcome:
+def _handed_on(source: ImportSource, form: str, runs_dir: Path, options: ImportOptions) -> Outcome:
     """Traces, dumps and bills have rooms of their own."""
     before = set(landing.landed(runs_dir))
+    notes: list[str] = []
     if form == TRACE:
         from analytics.kineto.importing import import_traces
 
@@ -186,15 +141,18 @@ def _handed_on(source: _Source, form: str, runs_dir: Path, options: ImportOption
 
         about = import_dumps(source.files, runs_dir, host=options.host)
     elif form == BILL:
+        from analytics.bill_standing import standing
         from analytics.billing import import_bill
 
-        about = import_bill(source.path, runs_dir)
+        about = import_bill(source.path, runs_dir, source.files)
+        notes = standing(about, source.files, runs_dir)
     else:
         from analytics.pools import import_pools
 
         about = import_pools(source.path, runs_dir)
     is_new = runs_dir / landing.FOLDER / about.import_id not in before
-    return Outcome(path=str(source.path), status=IMPORTED if is_new else ALREADY, about=about)
+    status = IMPORTED if is_new else ALREADY
+    return Outcome(path=str(source.path), status=status, about=about, notes=tuple(notes))
 
 
 def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportOptions) -> Outcome:
@@ -321,13 +279,6 @@ def _already(path: Path, known: DimImport, options: ImportOptions, runs_dir: Pat
     landing.check_same_options(known, options.meaning(), shown(path), runs_dir)
     reason = f"the same bytes were imported before as {known.import_id}; nothing was changed"
     return Outcome(path=str(path), status=ALREADY, reason=reason, about=known)
-
-
-def _irregular(path: Path) -> InputError:
-    return InputError(
-        f"{shown(path)}: this is no regular file (a pipe, a device or a link to nothing). Give the "
-        "file that holds the rows."
-    )
 
 
 def _nothing(where: str, gathering: Gathering) -> SeqscaleError:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from analytics import warehouse
+from analytics.errors import ConfigError
 from analytics.telemetry.import_options import ImportOptions
 from analytics.telemetry.importing import import_telemetry
 from tests.analytics.importing_logs import samples
@@ -111,6 +112,78 @@ def test_bills_of_any_packing_and_pools_find_their_rooms(tmp_path):
     assert con.execute("SELECT sum(billed_cost) FROM fact_cost").fetchall()[0][0] == 27
     assert con.execute("SELECT pool_id FROM dim_pool").fetchall() == [("p",)]
     con.close()
+
+
+def in_force(runs) -> list[str]:
+    """The resources of the lines that count."""
+    warehouse.load(runs)
+    warehouse.publish(runs)
+    with warehouse.open_published(runs) as con:
+        rows = con.execute("SELECT resource_id FROM bill_line WHERE is_in_force ORDER BY ALL")
+        return [name for (name,) in rows.fetchall()]
+
+
+def test_a_bill_that_puts_another_out_of_force_says_so_and_how_to_mend_it(tmp_path):
+    runs, parts = tmp_path / "runs", tmp_path / "parts"
+    month = {"BillingPeriodStart": "2026-10-01T00:00:00Z", "ResourceId": "old"}
+    one = written(
+        parts / "part-1.csv", {"BilledCost": "1200.5", "ResourceId": "a"},
+        {"BilledCost": "-0.25", "ResourceId": "b"}, month,
+    )  # fmt: skip
+    two = written(parts / "part-2.csv", {"BilledCost": "7", "ResourceId": "c"})
+    other = written(tmp_path / "other.csv", {"BillingAccountId": "9", "ResourceId": "d"})
+    for path in (one, other):  # nothing of the same account and period is there
+        [outcome] = import_telemetry(path, runs, ImportOptions())
+        assert outcome.notes == ()
+    [outcome] = import_telemetry(two, runs, ImportOptions())
+    [note] = outcome.notes
+    # 1200.50 - 0.25 of two lines; the third is of another period and stays
+    assert "replaces 2 lines, 1,200.25 EUR, of billing period 2026-11 of account 123" in note
+    assert "'part-1.csv'" in note and "put them into one folder" in note
+    assert in_force(runs) == ["c", "d", "old"]
+    # the first part again: still out of force, and it says so
+    [outcome] = import_telemetry(one, runs, ImportOptions())
+    assert outcome.status == "already"
+    assert "2 of its 3 lines do not count" in outcome.notes[0]
+    # what the note says
+    [outcome] = import_telemetry(parts, runs, ImportOptions())
+    assert outcome.notes == ()  # it holds what it replaces
+    assert in_force(runs) == ["a", "b", "c", "d", "old"]
+    [again] = import_telemetry(two, runs, ImportOptions())
+    assert "1 of its 1 lines do not count" in again.notes[0]
+    assert in_force(runs) == ["a", "b", "c", "d", "old"]
+
+
+def test_a_bill_in_a_folder_and_one_below_it_are_two_exports_of_one_import_each(tmp_path):
+    runs, folder = tmp_path / "runs", tmp_path / "bills"
+    written(folder / "a.csv", {"ResourceId": "a"})
+    written(folder / "below" / "b.csv", {"ResourceId": "b"})
+    found = import_telemetry(folder, runs, ImportOptions())
+    assert [one.about.num_loaded for one in found] == [1, 1]
+    assert [len(one.notes) for one in found] == [0, 1]
+    assert in_force(runs) == ["b"]
+
+
+def test_a_run_that_is_not_known_is_refused_with_those_that_are(paper, tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("timestamp,gpu_util\n2026-01-01T00:00:00Z,5\n")
+
+    def named(name: str, runs_dir=paper.runs_dir):
+        return import_telemetry(log, runs_dir, ImportOptions(host="h", pipeline_id=name))
+
+    with pytest.raises(ConfigError, match=r"knows no such run; known are: none.*--runs-dir"):
+        named(PIPELINE)
+    paper.pipeline()  # journals that no one has loaded are known
+    with pytest.raises(ConfigError, match=rf"'{PIPELINE}x', and .*known are: {PIPELINE}\."):
+        named(PIPELINE + "x")
+    assert not (paper.runs_dir / "telemetry").exists()
+    [outcome] = named(PIPELINE)
+    assert outcome.status == "imported"
+    # so is a run whose folder is gone and that the warehouse holds
+    paper.publish()
+    (paper.runs_dir / PIPELINE).rename(tmp_path / "elsewhere")
+    [outcome] = named(PIPELINE)
+    assert outcome.status == "already"
 
 
 def test_what_is_no_file_is_named_and_not_passed_over(tmp_path):

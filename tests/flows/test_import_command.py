@@ -82,6 +82,7 @@ def test_a_refused_file_is_told_as_such_whatever_the_error_is_called(
         (["--started", "yesterday"], "with its zone"),
         (["--map", "duty"], "COLUMN=FIELD"),
         (["--estimate-clock"], "--pipeline"),
+        (["--pipeline", "no-such-run"], "--pipeline is 'no-such-run'"),
         (["--kind", "fax"], "expected one of"),
     ],
 )
