@@ -82,6 +82,7 @@ def table(found: dict[str, Any]) -> str:
             if total > 0
         ]
         lines.append(f"kernels of rank {one['rank']}: " + (", ".join(rows) or "none"))
+        lines += _fullness(one)
     rejected = sum(one["num_rejected"] for one in found["ranks"])
     if rejected:
         lines.append(f"{rejected} events were refused; with --runs-dir each is kept with a reason.")
@@ -91,6 +92,20 @@ def table(found: dict[str, Any]) -> str:
     if "run_id" in found:
         lines.append(f"stored as run {found['run_id']}")
     return "\n".join(lines)
+
+
+def _fullness(one: dict[str, Any]) -> list[str]:
+    """How full the device was, as far as the trace tells: evidence beside the parts."""
+    told = [
+        f"{words} {one[key]:.1%}"
+        for words, key in (
+            ("a kernel ran", "gpu_utilization_share"),
+            ("est. SM efficiency", "est_sm_efficiency_share"),
+            ("est. occupancy", "est_occupancy_share"),
+        )
+        if one[key] is not None
+    ]
+    return [f"device of rank {one['rank']}: " + ", ".join(told)] if told else []
 
 
 def _line(one: dict[str, Any]) -> str:

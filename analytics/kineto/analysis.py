@@ -19,6 +19,7 @@ from analytics.kineto import files
 from analytics.kineto.breakdown import KERNEL_DELAY_NS, Breakdown, breakdown, num_steps
 from analytics.kineto.clocks import Clock, clocks
 from analytics.kineto.collectives import Collective, collectives, join, waits
+from analytics.kineto.fullness import Fullness, fullness
 from analytics.kineto.kernels import kernel_family
 from analytics.kineto.parts import PARTS, Covered, Parts, covered, parts
 from analytics.kineto.reading import Trace, read
@@ -50,6 +51,7 @@ class RankAnalysis:
     found: Parts
     is_split: bool  # whether waiting for stragglers is told apart from the wire
     hta: Breakdown | None
+    full: Fullness
     collectives: list[Collective]
     clock: Clock
     kernels: list[KernelTime]
@@ -121,8 +123,9 @@ def _rank(
     )
     return RankAnalysis(
         rank=rank, trace=trace, tiles=tiles, cover=cover, found=found,
-        is_split=waited is not None, hta=hta, collectives=own, clock=clock,
-        kernels=_kernels(trace),
+        is_split=waited is not None, hta=hta,
+        full=fullness(trace, int(tiles.bounds_ns[0]), int(tiles.bounds_ns[-1])),
+        collectives=own, clock=clock, kernels=_kernels(trace),
     )  # fmt: skip
 
 
@@ -223,6 +226,9 @@ def _rank_mapping(one: RankAnalysis) -> dict[str, Any]:
         "window_overlap_share": (
             int(one.found.overlapped_comm_ns.sum()) / comm_ns if comm_ns else None
         ),
+        "gpu_utilization_share": one.full.utilization_share,
+        "est_sm_efficiency_share": one.full.sm_efficiency_share,
+        "est_occupancy_share": one.full.occupancy_share,
         "steps": [
             {"step": step, "window_s": int(length) / 1e9, **part_seconds(one, row)}
             for step, length, row in zip(

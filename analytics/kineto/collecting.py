@@ -28,10 +28,13 @@ _TOLD = (
     "In msg nelems", "dtype", "Seq",
 )  # fmt: skip
 _COLUMNS = {
-    DEVICE: ("start", "end", "name_id", "its_class", "stream", "device", "correlation"),
+    DEVICE: (
+        "start", "end", "name_id", "its_class", "stream", "device", "correlation", "blocks",
+        "occupancy",
+    ),
     LAUNCH: ("start", "end", "correlation", "thread"),
     OPERATOR: ("start", "end"),
-}
+}  # fmt: skip
 _NUMBERS: frozenset[Any] = frozenset({int, float})
 _LARGEST = 2**52
 
@@ -164,8 +167,8 @@ class Collected:
         self._kinds[category] = kind
         return kind
 
-    def _device(self, event: dict[str, Any], kind: str) -> tuple[int, int, int, int, int]:
-        """(name, class, stream, device, correlation) of what ran on the device."""
+    def _device(self, event: dict[str, Any], kind: str) -> tuple[int, ...]:
+        """What ran on the device: the columns after start and end."""
         name = event["name"]
         found = self._ids.get((kind, name))
         if found is None:
@@ -176,10 +179,12 @@ class Collected:
             self.names.append(name)
         args = event.get("args")
         if args.__class__ is not dict:
-            return (*found, -1, -1, -1)
+            return (*found, -1, -1, -1, -1, -1)
         stream = args.get("stream", event.get("tid"))
         return (
             *found, _whole(stream), _whole(args.get("device")), _whole(args.get("correlation")),
+            _billionths(args.get("blocks per SM")),
+            _billionths(args.get("est. achieved occupancy %")),
         )  # fmt: skip
 
     def _mark(self, name: str) -> tuple[str, str] | None:
@@ -218,6 +223,13 @@ def _whole(value: object) -> int:
     if isinstance(value, str):
         digits = value.rpartition(" ")[2]
         return int(digits) if digits.isdecimal() and len(digits) < 18 else -1
+    return -1
+
+
+def _billionths(value: object) -> int:
+    """A figure of a kernel in billionths, a whole number as all columns are; -1 when untold."""
+    if value.__class__ in _NUMBERS and 0 <= value < 2**31:  # type: ignore[operator]
+        return round(value * 1_000_000_000)  # type: ignore[operator]
     return -1
 
 

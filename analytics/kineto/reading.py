@@ -49,6 +49,8 @@ class Trace:
     stream: np.ndarray  # -1 where untold
     device: np.ndarray  # index of the device, -1 where untold
     correlation: np.ndarray  # joins a kernel and its launch, -1 where untold
+    blocks: np.ndarray  # of a kernel for each SM [1e-9], -1 where untold
+    occupancy: np.ndarray  # estimated, achieved [1e-9 %], -1 where untold
     told: dict[int, dict[str, Any]]  # of device events by place: what collectives tell
     launch_correlation: np.ndarray
     launch_ns: np.ndarray  # start of the call on the host [ns]
@@ -160,6 +162,8 @@ def _trace(name: str, about: dict[str, Any], collected: Collected) -> Trace:
         stream=device["stream"][order],
         device=device["device"][order],
         correlation=device["correlation"][order],
+        blocks=device["blocks"][order],
+        occupancy=device["occupancy"][order],
         told={int(place[row]): told for row, told in collected.told.items()},
         launch_correlation=launch["correlation"],
         launch_ns=launch["start"],

@@ -44,6 +44,8 @@ def test_the_table_has_a_line_for_each_rank(folder):
     assert lines[0] == "2 of 2 ranks"
     assert [line.split()[0] for line in lines[2:4]] == ["0", "1"]
     assert "30.0%" in lines[2]
+    # kernels 0-10 and 10-50 of the step's 100 us; these tell no blocks
+    assert "device of rank 0: a kernel ran 50.0%" in lines
 
 
 def test_a_mistake_is_told_in_one_message(folder):
