@@ -281,7 +281,9 @@ class FactCollective:
         lower=0,
     )
     began_unix_ns: int = column("When this rank's wait or kernel began, UTC", unit="ns", lower=0)
-    duration_s: float = column("From there to its end", unit="s", lower=0)
+    duration_s: float | None = column(
+        "From there to its end; NULL when its end was not recorded", unit="s", lower=0
+    )
     exposed_s: float | None = column("Of it, outside compute; NULL when untold", unit="s", lower=0)
     straggler_wait_s: float | None = column(
         "Of exposed_s, before the last rank arrived; NULL when arrivals are not known",

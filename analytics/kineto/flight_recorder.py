@@ -1,8 +1,8 @@
 """Imports dumps of torch's flight recorder: when each rank enqueued its collectives.
 
 A dump is a pickle of plain values (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` and the rank) or the same as
-JSON. A rank has arrived at a collective when it enqueued it, `time_created_ns`. A collective that
-did not end has no duration and is refused with that reason; the dump of a hang has a few of them.
+JSON. A rank has arrived at a collective when it enqueued it, `time_created_ns`. One whose end is
+not recorded has no duration: none of gloo's has, and in the dump of a hang none that hangs.
 
 Before: torch wrote a dump for each rank.   After: analytics/landing.py holds fact_collective.
 Price: the dump in memory twice.
@@ -40,11 +40,12 @@ class Entry:
 
     group: str
     kind: str
+    backend: str  # as nccl or gloo; may be empty
     is_p2p: bool
     sequence: int
     created_ns: int
     began_ns: int
-    duration_ns: int
+    duration_ns: int | None  # None when its end is not recorded
     sent_bytes: int | None
 
 
@@ -93,6 +94,7 @@ def read_dump(path: Path, *, rank: int | None = None) -> Dump:
         told = int(found.group(1))
     made: list[Entry] = []
     rejects: list[tuple[int, str, str]] = []
+    sizes = _group_sizes(said.get("pg_config")) | _size_of_default(said.get("pg_config"), entries)
     for line, entry in enumerate(entries, 1):
         result = _entry(entry)
         if isinstance(result, Entry):
@@ -100,8 +102,8 @@ def read_dump(path: Path, *, rank: int | None = None) -> Dump:
         else:
             rejects.append((line, result, _shown(entry)))
     return Dump(
-        name=path.name, rank=told, group_sizes=_group_sizes(said.get("pg_config")),
-        entries=tuple(made), num_read=len(entries), rejects=tuple(rejects),
+        name=path.name, rank=told, group_sizes=sizes, entries=tuple(made), num_read=len(entries),
+        rejects=tuple(rejects),
     )  # fmt: skip
 
 
@@ -175,21 +177,20 @@ def _entry(entry: Any) -> Entry | str:
     ended = _time(entry.get("time_discovered_completed_ns"))
     took_ms = entry.get("duration_ms")
     start = created if began is None else max(began, created)
+    duration_ns: int | None = None
     if isinstance(took_ms, int | float) and 0 <= took_ms < 1e12:
         duration_ns = round(took_ms * 1e6)
     elif ended is not None and ended >= start:
         duration_ns = ended - start
-    else:
-        # gloo's entries are retired without a time of their end
-        return "no_duration" if entry.get("retired") is True else "not_completed"
     group = entry.get("process_group")
     group = group[0] if isinstance(group, list | tuple) and group else entry.get("pg_id", "")
     shapes, kinds = entry.get("input_sizes"), entry.get("input_dtypes")
     told = {"Input Dims": _listed(shapes), "Input type": _listed(kinds)}
     return Entry(
         group=str(group)[:200] if isinstance(group, str | int) else "",
-        kind=collective_kind(name), is_p2p=is_p2p, sequence=sequence, created_ns=created,
-        began_ns=start, duration_ns=duration_ns, sent_bytes=bytes_told(told),
+        kind=collective_kind(name), backend=name.rpartition(":")[0], is_p2p=is_p2p,
+        sequence=sequence, created_ns=created, began_ns=start, duration_ns=duration_ns,
+        sent_bytes=bytes_told(told),
     )  # fmt: skip
 
 
@@ -223,12 +224,35 @@ def _shown(entry: Any) -> str:
 def _group_sizes(config: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, group in config.items() if isinstance(config, dict) else ():
-        ranks = group.get("ranks") if isinstance(group, dict) else None
-        if isinstance(ranks, str):
-            ranks = re.findall(r"\d+", ranks[:1_000_000])
-        if isinstance(ranks, list | tuple) and ranks and isinstance(name, str):
+        ranks = _ranks(group)
+        if ranks and isinstance(name, str):
             found[name] = len(ranks)
     return found
+
+
+def _size_of_default(config: Any, entries: Sequence[Any]) -> dict[str, int]:
+    """The size of the default group where it is told under no name, as gloo's of torch 2.10 is.
+
+    Only when nothing else is told: with several groups the one without a name is any of them.
+    """
+    if not isinstance(config, dict) or set(config) != {""}:
+        return {}
+    groups = [entry.get("process_group") for entry in entries if isinstance(entry, dict)]
+    first = groups[0] if groups else None
+    if not isinstance(first, list | tuple) or len(first) != 2 or first[1] != "default_pg":
+        return {}
+    if not isinstance(first[0], str) or any(group != first for group in groups):
+        return {}
+    ranks = _ranks(config[""])
+    return {first[0]: len(ranks)} if ranks and ranks == list(range(len(ranks))) else {}
+
+
+def _ranks(group: Any) -> list[Any]:
+    """Ranks of a group of `pg_config`, a list or the text of one."""
+    ranks = group.get("ranks") if isinstance(group, dict) else None
+    if isinstance(ranks, str):
+        return [int(rank) for rank in re.findall(r"\d{1,9}", ranks[:1_000_000])]
+    return list(ranks) if isinstance(ranks, list | tuple) else []
 
 
 def _about(
@@ -238,7 +262,7 @@ def _about(
         time_ns
         for dump in dumps
         for entry in dump.entries
-        for time_ns in (entry.created_ns, entry.began_ns + entry.duration_ns)
+        for time_ns in (entry.created_ns, entry.began_ns + (entry.duration_ns or 0))
     ]
     num_read = sum(dump.num_read for dump in dumps)
     num_rejected = sum(len(dump.rejects) for dump in dumps)
@@ -269,7 +293,8 @@ def _records(dumps: Mapping[int, Dump], about: DimImport, host: str | None) -> l
             by_key[*number, nth[number]][rank] = entry
             nth[number] += 1
     world_size = max([max(dumps) + 1, *(n for d in dumps.values() for n in d.group_sizes.values())])
-    run = _run(about, world_size, host)
+    backends = {entry.backend for dump in dumps.values() for entry in dump.entries}
+    run = _run(about, world_size, host, device="cpu" if backends == {"gloo"} else "cuda")
     records: list[Any] = [run]
     names = files.distinct_names({rank: dump.name for rank, dump in dumps.items()})
     for rank in sorted(dumps):
@@ -306,18 +331,19 @@ def _row(
         collective=place, kind=entry.kind, label=f"{entry.sequence}", process_group=entry.group,
         arrived_unix_ns=entry.created_ns,
         last_arrived_unix_ns=None if last is None else last[1][last[0]].created_ns,
-        began_unix_ns=entry.began_ns, duration_s=entry.duration_ns / 1e9, exposed_s=None,
+        began_unix_ns=entry.began_ns,
+        duration_s=None if entry.duration_ns is None else entry.duration_ns / 1e9, exposed_s=None,
         straggler_wait_s=None, wire_s=None, last_rank=None if last is None else last[0],
         sent_bytes=entry.sent_bytes,
     )  # fmt: skip
 
 
-def _run(about: DimImport, world_size: int, host: str | None) -> DimRun:
+def _run(about: DimImport, world_size: int, host: str | None, *, device: str) -> DimRun:
     run_id = f"trace-{about.import_id}"
     return DimRun(
         run_id=run_id, pipeline_id=run_id, attempt=0, arm="trace", placement=None, schedule=None,
         dataset_id=None, config_sha256=about.source_sha256, seed=None, world_size=world_size,
-        device="cuda", host=host or "unknown", num_steps=0, num_epochs=None,
+        device=device, host=host or "unknown", num_steps=0, num_epochs=None,
         global_batch_sequences=None, predicted_straggler_share=None, bound_straggler_share=None,
         collision_share=None, instance_type=None, device_hour_cost=None, currency=None,
         started_unix_ns=about.first_unix_ns or 0, seqscale_version=seqscale_version(),

@@ -4,7 +4,8 @@
 -- arrivals are known on every rank, the rest of exposed_s is unsplit_comm_s.
 -- num_collectives []: Collectives, each counted once over its ranks
 -- num_rank_collectives []: The same, counted once per rank
--- collective_s [s]: Sum of their durations
+-- num_timed []: Of num_rank_collectives, those whose end was recorded
+-- collective_s [s]: Sum of the durations of these; NULL when no end was recorded
 -- exposed_s [s]: Of that, outside compute; NULL when untold
 -- straggler_wait_s [s]: Of exposed_s, before the last rank arrived
 -- wire_s [s]: Of exposed_s, after that
@@ -40,6 +41,7 @@ summed AS (
         label,
         count(DISTINCT (step, collective)) AS num_collectives,
         count(*) AS num_rank_collectives,
+        count(duration_s) AS num_timed,
         sum(duration_s) AS collective_s,
         sum(exposed_s) AS exposed_s,
         sum(straggler_wait_s) FILTER (WHERE wire_s IS NOT NULL) AS straggler_wait_s,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from analytics import landing
 from analytics.errors import InputError
 from analytics.kineto.flight_recorder import import_dumps, looks_like_dump, read_dump
+from tests.analytics.landed import loaded, query
 
 NOW = 1_796_047_200_000_000_000
 
@@ -66,6 +67,24 @@ def test_a_collective_is_known_on_every_rank_by_group_and_sequence(tmp_path):
     assert import_dumps([b, a], tmp_path / "runs") == about
 
 
+@pytest.mark.parametrize(
+    ("ranks", "groups", "size"),
+    [
+        ("[0, 1]", [("0", "default_pg")], 2),
+        ("[0, 1]", [("0", "default_pg"), ("1", "other")], None),  # which of the two is it?
+        ("[2, 3]", [("0", "default_pg")], None),
+        ("[0, 1]", [("7", "other")], None),
+        ("[]", [("0", "default_pg")], None),
+        (7, [()], None),
+    ],
+)
+def test_a_group_without_a_name_is_the_default_one_where_it_can_be(tmp_path, ranks, groups, size):
+    content = dump(*(entry(n, n, process_group=group) for n, group in enumerate(groups)))
+    content["pg_config"] = {"": {"name": "", "desc": "", "ranks": ranks}}
+    told = read_dump(write(tmp_path / "r0", content))
+    assert told.group_sizes.get("0") == size and told.group_sizes.get("1") is None
+
+
 def test_json_says_the_same_as_the_pickle(tmp_path):
     content = dump(entry(1, 0), entry(2, 10, duration_ms=None))
     told = read_dump(write(tmp_path / "trace_3", content))
@@ -76,13 +95,56 @@ def test_json_says_the_same_as_the_pickle(tmp_path):
     assert looks_like_dump(tmp_path / "trace_3") and looks_like_dump(tmp_path / "trace_3.json")
 
 
-def test_what_did_not_end_is_kept_as_a_reject(tmp_path):
-    hung = entry(1, 0, state="scheduled", duration_ms=None, time_discovered_started_ns=None,
-                 time_discovered_completed_ns=None)  # fmt: skip
-    told = read_dump(write(tmp_path / "r0", dump(hung, 5, {"a": [hung]}, entry(2, 1))))
+HUNG = {
+    "state": "scheduled", "duration_ms": None, "time_discovered_started_ns": None,
+    "time_discovered_completed_ns": None,
+}  # fmt: skip
+
+
+def test_what_is_no_whole_entry_is_kept_as_a_reject(tmp_path):
+    told = read_dump(write(tmp_path / "r0", dump(5, {"a": [entry(1, 0)]}, entry(2, 1))))
     assert [(line, reason) for line, reason, _ in told.rejects] == [
-        (1, "not_completed"), (2, "not_an_entry"), (3, "incomplete"),
+        (1, "not_an_entry"), (2, "incomplete"),
     ]  # fmt: skip
+    assert len(told.entries) == 1
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        HUNG,
+        {**HUNG, "state": "started", "time_discovered_started_ns": NOW + 7000},
+        {**HUNG, "state": "completed", "retired": True},
+        {"duration_ms": None, "time_discovered_completed_ns": NOW},  # before it began
+        {"duration_ms": -1, "time_discovered_completed_ns": "x"},
+        {"duration_ms": float("nan"), "time_discovered_completed_ns": True},
+    ],
+)
+def test_an_arrival_whose_end_is_not_recorded_is_loaded_without_a_length(tmp_path, end):
+    """The rank that a hang waits for is told by the arrivals of the others."""
+    a = write(tmp_path / "r0", dump(entry(1, 0), entry(2, 5000, **end)))
+    b = write(tmp_path / "r1", dump(entry(1, 300), entry(2, 6000, **end)))
+    about = import_dumps([a, b], tmp_path / "runs")
+    assert (about.num_read, about.num_loaded, about.num_rejected) == (4, 4, 0)
+    told = [(row[0], row[3] - NOW, row[4] - NOW, row[5], row[7])
+            for row in collectives(tmp_path / "runs")]  # fmt: skip
+    assert told == [
+        (0, 0, 300, 1, 5e-7), (1, 300, 300, 1, 5e-7), (0, 5000, 6000, 1, None),
+        (1, 6000, 6000, 1, None),
+    ]  # fmt: skip
+
+
+def test_sums_skip_collectives_whose_end_is_not_recorded(tmp_path):
+    timed = [entry(1, 0), entry(2, 2000, **HUNG)]
+    never = [entry(n, n, profiling_name="nccl:broadcast", **HUNG) for n in (3, 4)]
+    import_dumps([write(tmp_path / "r0", dump(*timed, *never))], tmp_path / "runs")
+    loaded(tmp_path / "runs")
+    rows = query(
+        tmp_path / "runs",
+        "SELECT kind, sum(num_rank_collectives), sum(num_timed), sum(collective_s), "
+        "sum(exposed_s), sum(exposed_share) FROM collective_exposure GROUP BY kind ORDER BY kind",
+    )
+    assert rows == [("all_reduce", 2, 1, 5e-7, None, None), ("broadcast", 2, 0, None, None, None)]
 
 
 def test_entries_of_one_sequence_are_all_kept(tmp_path):
