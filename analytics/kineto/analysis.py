@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from analytics.errors import InputError
-from analytics.kineto import files
+from analytics.kineto import files, intervals
 from analytics.kineto.breakdown import KERNEL_DELAY_NS, Breakdown, breakdown, num_steps
 from analytics.kineto.clocks import Clock, clocks
 from analytics.kineto.collectives import Collective, collectives, join, waits
@@ -152,17 +152,18 @@ def _by_rank(traces: Sequence[Trace]) -> dict[int, Trace]:
 def _kernels(trace: Trace) -> list[KernelTime]:
     """Time by kernel, most first; beyond _MAX_KERNELS names, by family as 'others'."""
     length = trace.spans[:, 1] - trace.spans[:, 0]
-    ids, place, number = np.unique(trace.name_id, return_inverse=True, return_counts=True)
-    total, most = np.zeros((2, len(ids)), np.int64)
-    least = np.full(len(ids), 2**62, np.int64)
-    its_class = np.zeros(len(ids), np.int64)
+    place, size = trace.name_id, len(trace.names)
+    number = np.bincount(place, minlength=size)
+    total, most = np.zeros((2, size), np.int64)
+    least = np.full(size, 2**62, np.int64)
+    its_class = np.zeros(size, np.int64)
     np.add.at(total, place, length)
     np.maximum.at(most, place, length)
     np.minimum.at(least, place, length)
     its_class[place] = trace.its_class
     found: dict[tuple[str, str], KernelTime] = {}
     for nth, i in enumerate(np.argsort(-total, kind="stable").tolist()):
-        name = trace.names[ids[i]]
+        name = trace.names[i]
         family = kernel_family(name, int(its_class[i]))
         one = KernelTime(
             family=family, name=name if nth < _MAX_KERNELS else "others",
@@ -274,8 +275,10 @@ def families(one: RankAnalysis) -> list[dict[str, Any]]:
 
 def device_name(trace: Trace) -> str | None:
     """Model of the device that the trace's kernels ran on; None when untold."""
-    told, number = np.unique(trace.device[trace.device >= 0], return_counts=True)
+    told = np.sort(trace.device[trace.device >= 0])
     if not len(told):
         return None
-    index = int(told[np.argmax(number)])
+    devices = intervals.distinct(told)
+    ends = np.searchsorted(told, devices, side="right")
+    index = int(devices[np.argmax(np.diff(ends, prepend=0))])
     return trace.device_names[index] or None if index < len(trace.device_names) else None

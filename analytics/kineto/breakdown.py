@@ -120,7 +120,7 @@ def _idle_causes(
     trace: Trace, place: np.ndarray, launched_ns: np.ndarray, delay_ns: int
 ) -> tuple[IdleCauses, ...]:
     found = []
-    for stream in np.unique(trace.stream[place]):
+    for stream in intervals.distinct(trace.stream[place]):
         mine = trace.stream[place] == stream
         spans, launched = trace.spans[place[mine]], launched_ns[mine]
         gap, before = spans[1:, 0] - spans[:-1, 1], spans[:-1, 1]

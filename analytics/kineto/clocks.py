@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from analytics.kineto import intervals
 from analytics.kineto.reading import Trace
 
 
@@ -69,5 +70,5 @@ def on_one_host(traces: Mapping[int, Trace], world_size: int) -> bool:
 
 def _device(trace: Trace) -> int | None:
     """The device a trace's kernels ran on; None when it is untold or there are several."""
-    told = np.unique(trace.device[trace.device >= 0])
+    told = intervals.distinct(trace.device[trace.device >= 0])
     return int(told[0]) if len(told) == 1 else None

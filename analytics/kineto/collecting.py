@@ -7,12 +7,20 @@ Price: a dictionary look-up or two for each event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from analytics.kineto.arguments import (
+    DEVICE_COLUMNS,
+    args_of,
+    device_columns,
+    told_by_collective,
+    whole,
+)
 from analytics.kineto.events import Piece
 from analytics.kineto.kernels import COMMUNICATION, COPY, kernel_class
+from analytics.kineto.lines import Lines, parsed_heads
 from analytics.kineto.marks import Mark, bytes_told, what_it_marks
 from analytics.kineto.times import TextNeededError, is_time, to_ns
 
@@ -23,20 +31,21 @@ _KIND = {
     "cpu_op": OPERATOR, "operator": OPERATOR, "trace": UNUSED, "cuda_sync": UNUSED,
     "gpu_user_annotation": UNUSED, "overhead": UNUSED,
 }  # fmt: skip
-_TOLD = (
-    "Collective name", "Process Group Name", "Process Group Ranks", "Group size",
-    "In msg nelems", "dtype", "Seq",
-)  # fmt: skip
 _COLUMNS = {
-    DEVICE: (
-        "start", "end", "name_id", "its_class", "stream", "device", "correlation", "blocks",
-        "occupancy",
-    ),
+    DEVICE: ("start", "end", "name_id", "its_class", *DEVICE_COLUMNS),
     LAUNCH: ("start", "end", "correlation", "thread"),
     OPERATOR: ("start", "end"),
 }  # fmt: skip
 _NUMBERS: frozenset[Any] = frozenset({int, float})
 _LARGEST = 2**52
+
+
+class _Head(NamedTuple):
+    """What the first line of an event tells."""
+
+    event: dict[str, Any]  # name, pid and tid
+    thread: int
+    marking: tuple[str, str] | None
 
 
 class Collected:
@@ -53,12 +62,19 @@ class Collected:
         self._ids: dict[tuple[str, str], tuple[int, int]] = {}
         self._marking: dict[str, tuple[str, str] | None] = {}
         self._threads: dict[tuple[str, str], int] = {}
+        self._heads: dict[bytes, _Head] = {}
         self._blocks: dict[str, list[np.ndarray]] = {kind: [] for kind in _COLUMNS}
         self._num_device = 0
         self._needs_text = False
 
     def add(self, piece: Piece) -> None:
-        """Take in the events of a piece."""
+        """Take in the events of a piece.
+
+        Raises ValueError when an event whose lines were found is broken inside.
+        """
+        if piece.lines is not None:
+            self._add_lines(piece.lines)
+            return
         if not self._needs_text:
             try:
                 self._add(piece.events)
@@ -81,7 +97,8 @@ class Collected:
 
     def _add(self, events: Sequence[Any]) -> None:
         rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in (*_COLUMNS, NOTE)}
-        told: list[dict[str, Any] | None] = []
+        device: list[dict[str, Any]] = []
+        kinds: list[str] = []
         rejects: list[tuple[int, str, str]] = []
         for line, event in enumerate(events, self.num_read + 1):
             try:
@@ -97,12 +114,13 @@ class Collected:
                 ) and not (is_time(ts) and is_time(dur)):
                     rejects.append((line, "bad_time", _shown(event)))
                 elif kind is DEVICE or kind is _COPY:
-                    row = self._device(event, kind)
-                    rows[DEVICE].append((ts, dur, *row))
-                    told.append(_told(event) if row[1] == COMMUNICATION else None)
+                    if not isinstance(event["name"], str):
+                        raise TypeError("a name is a text")
+                    rows[DEVICE].append((ts, dur))
+                    device.append(event)
+                    kinds.append(kind)
                 elif kind is LAUNCH:
-                    args = event.get("args")
-                    correlation = _whole(args.get("correlation")) if args.__class__ is dict else -1
+                    correlation = whole(args_of(event).get("correlation"))
                     rows[LAUNCH].append((ts, dur, correlation, self._thread(event)))
                 elif kind is OPERATOR or kind is NOTE:
                     marking = self._mark(event["name"])
@@ -117,17 +135,104 @@ class Collected:
                     rejects.append((line, "not_an_event", _shown(event)))
                 elif event.get("ph") == "X":
                     rejects.append((line, "incomplete", _shown(event)))
-        self._keep(rows, told)
+        made = {kind: _table(found) for kind, found in rows.items() if found}
+        tables = {kind: table for kind, (table, _) in made.items()}
+        columns, told = self._device_columns(kinds, device)
+        if device:
+            tables[DEVICE] = np.concatenate([tables[DEVICE], columns], axis=1)
+        self._keep(tables, told, [row[2:] for row in rows[NOTE]])
+        self.num_clamped += sum(num_clamped for _, num_clamped in made.values())
         self.rejects += rejects
         self.num_read += len(events)
 
+    def _add_lines(self, found: Lines) -> None:
+        """The same from lines: what no figure needs is not parsed."""
+        places: dict[str, list[np.ndarray]] = {
+            kind: [] for kind in (*_COLUMNS, _COPY, NOTE, UNUSED)
+        }
+        for category, which in found.categories:
+            places[self._kinds.get(category) or self._kind(category)].append(which)
+        of = {kind: _sorted(which) for kind, which in places.items()}
+        marked = {kind: self._marked(found, of[kind]) for kind in (NOTE, OPERATOR)}
+        both = _sorted(list(marked.values()))
+        is_marked = _mask(found, both)
+        unmarked = {kind: of[kind][~is_marked[of[kind]]] for kind in marked}
+        device, told = self._device_rows(found, of[DEVICE], of[_COPY])
+        tables = {
+            DEVICE: device,
+            LAUNCH: self._launch_rows(found, of[LAUNCH]),
+            OPERATOR: found.spans[unmarked[OPERATOR]],
+            NOTE: found.spans[np.concatenate([both, unmarked[NOTE]])],
+        }
+        notes = self._notes(found, both)
+        self._keep({kind: table for kind, table in tables.items() if len(table)}, told, notes)
+        self.num_read += found.num_events
+
+    def _device_rows(
+        self, found: Lines, kernels: np.ndarray, copies: np.ndarray
+    ) -> tuple[np.ndarray, list[dict[str, Any] | None]]:
+        """(the table of what ran on the device, what its collectives tell)."""
+        which = _sorted([kernels, copies])
+        is_copy = _mask(found, copies)[which].tolist()
+        kinds = [_COPY if copy else DEVICE for copy in is_copy]
+        heads = self._heads_of(found, which)
+        events = [
+            head.event | event for head, event in zip(heads, found.others(which), strict=True)
+        ]
+        columns, told = self._device_columns(kinds, events)
+        return np.concatenate([found.spans[which], columns], axis=1), told
+
+    def _launch_rows(self, found: Lines, which: np.ndarray) -> np.ndarray:
+        correlations = found.whole_numbers("correlation", which)
+        if correlations is None:
+            told = [args_of(event).get("correlation") for event in found.others(which)]
+            correlations = list(map(whole, told))
+        threads = [head.thread for head in self._heads_of(found, which)]
+        return np.concatenate(
+            [found.spans[which], np.array([correlations, threads], np.int64).T], axis=1
+        )
+
+    def _heads_of(self, found: Lines, which: np.ndarray) -> list[_Head]:
+        """Name and thread of events, each text parsed once."""
+        texts = found.heads(which)
+        self._learned(texts)
+        return [self._heads[text] for text in texts]
+
+    def _learned(self, texts: list[bytes]) -> dict[bytes, None]:
+        """The distinct ones of these texts; all of them are known then."""
+        distinct = dict.fromkeys(texts)
+        new = [text for text in distinct if text not in self._heads]
+        for text, event in zip(new, parsed_heads(new), strict=True):
+            self._heads[text] = _Head(event, self._thread(event), self._mark(event["name"]))
+        return distinct
+
+    def _marked(self, found: Lines, which: np.ndarray) -> np.ndarray:
+        """Those whose name marks something."""
+        texts = found.heads(which)
+        marking = {text for text in self._learned(texts) if self._heads[text].marking is not None}
+        if not marking:
+            return which[:0]
+        marked: np.ndarray = which[np.array([text in marking for text in texts], bool)]
+        return marked
+
+    def _notes(self, found: Lines, which: np.ndarray) -> list[tuple[Any, ...]]:
+        heads = self._heads_of(found, which)
+        return [
+            (head.marking, head.event | event)
+            for head, event in zip(heads, found.others(which), strict=True)
+        ]
+
     def _keep(
-        self, rows: dict[str, list[tuple[Any, ...]]], told: list[dict[str, Any] | None]
+        self,
+        tables: dict[str, np.ndarray],
+        told: list[dict[str, Any] | None],
+        notes: list[tuple[Any, ...]],
     ) -> None:
-        """Turn rows into arrays; nothing is kept when a time needs its text."""
-        made = {kind: _table(found) for kind, found in rows.items() if found}
-        for kind, (table, num_clamped) in made.items():
-            self.num_clamped += num_clamped
+        """Keep the tables of a piece.
+
+        notes: of the first rows of the table of notes, what each marks and its event.
+        """
+        for kind, table in tables.items():
             self.num_timed += len(table)
             self.first_ns = min(self.first_ns, int(table[:, 0].min()))
             self.last_ns = max(self.last_ns, int(table[:, 1].max()))
@@ -137,14 +242,13 @@ class Collected:
             if said is not None:
                 self.told[place] = said
         self._num_device += len(told)
-        if NOTE in made:
-            self._keep_marks(rows[NOTE], made[NOTE][0])
+        if notes:
+            self._keep_marks(notes, tables[NOTE][: len(notes)])
 
-    def _keep_marks(self, rows: list[tuple[Any, ...]], table: np.ndarray) -> None:
-        for (_, _, marking, event), (start, end) in zip(rows, table.tolist(), strict=True):
+    def _keep_marks(self, notes: list[tuple[Any, ...]], table: np.ndarray) -> None:
+        for (marking, event), (start, end) in zip(notes, table.tolist(), strict=True):
             if marking is not None:
-                args = event.get("args")
-                args = args if isinstance(args, dict) else {}
+                args = args_of(event)
                 name = args.get("Collective name")
                 if isinstance(name, str) and marking[1] == "other":
                     marking = what_it_marks(f"c10d:{name}") or marking
@@ -167,25 +271,25 @@ class Collected:
         self._kinds[category] = kind
         return kind
 
-    def _device(self, event: dict[str, Any], kind: str) -> tuple[int, ...]:
-        """What ran on the device: the columns after start and end."""
-        name = event["name"]
-        found = self._ids.get((kind, name))
-        if found is None:
-            if not isinstance(name, str):
-                raise TypeError("a name is a text")
-            found = len(self.names), COPY if kind is _COPY else kernel_class(name)
-            self._ids[kind, name] = found
-            self.names.append(name)
-        args = event.get("args")
-        if args.__class__ is not dict:
-            return (*found, -1, -1, -1, -1, -1)
-        stream = args.get("stream", event.get("tid"))
-        return (
-            *found, _whole(stream), _whole(args.get("device")), _whole(args.get("correlation")),
-            _billionths(args.get("blocks per SM")),
-            _billionths(args.get("est. achieved occupancy %")),
-        )  # fmt: skip
+    def _device_columns(
+        self, kinds: list[str], events: list[dict[str, Any]]
+    ) -> tuple[np.ndarray, list[dict[str, Any] | None]]:
+        """(the columns of device events after start and end, what each collective tells)."""
+        ids = []
+        for kind, event in zip(kinds, events, strict=True):
+            name = event["name"]
+            found = self._ids.get((kind, name))
+            if found is None:
+                found = len(self.names), COPY if kind is _COPY else kernel_class(name)
+                self._ids[kind, name] = found
+                self.names.append(name)
+            ids.append(found)
+        told = [
+            told_by_collective(event) if its_class == COMMUNICATION else None
+            for event, (_, its_class) in zip(events, ids, strict=True)
+        ]
+        pairs = np.array(ids, np.int64).reshape(-1, 2)
+        return np.concatenate([pairs, device_columns(events)], axis=1), told
 
     def _mark(self, name: str) -> tuple[str, str] | None:
         try:
@@ -200,6 +304,16 @@ class Collected:
         return self._threads.setdefault(key, len(self._threads))
 
 
+def _sorted(places: list[np.ndarray]) -> np.ndarray:
+    return np.sort(np.concatenate([np.empty(0, np.int64), *places]))
+
+
+def _mask(found: Lines, places: np.ndarray) -> np.ndarray:
+    mask = np.zeros(len(found.spans), bool)
+    mask[places] = True
+    return mask
+
+
 def _table(rows: list[tuple[Any, ...]]) -> tuple[np.ndarray, int]:
     """(start, end and the whole numbers after them as int64, durations below 0)."""
     ts, dur, *others = zip(*rows, strict=True)
@@ -208,29 +322,6 @@ def _table(rows: list[tuple[Any, ...]]) -> tuple[np.ndarray, int]:
     columns = [start, start + np.maximum(length, 0)]
     columns += [np.array(column, np.int64) for column in others if column[0].__class__ is int]
     return np.stack(columns, axis=1), num_clamped
-
-
-def _told(event: dict[str, Any]) -> dict[str, Any] | None:
-    args = event.get("args")
-    found = {key: args[key] for key in _TOLD if key in args} if isinstance(args, dict) else {}
-    return found or None
-
-
-def _whole(value: object) -> int:
-    """A whole number of an event, also as text such as 'stream 7'; -1 where there is none."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if -1 <= value < 2**62 else -1
-    if isinstance(value, str):
-        digits = value.rpartition(" ")[2]
-        return int(digits) if digits.isdecimal() and len(digits) < 18 else -1
-    return -1
-
-
-def _billionths(value: object) -> int:
-    """A figure of a kernel in billionths, a whole number as all columns are; -1 when untold."""
-    if value.__class__ in _NUMBERS and 0 <= value < 2**31:  # type: ignore[operator]
-        return round(value * 1_000_000_000)  # type: ignore[operator]
-    return -1
 
 
 def _shown(event: object) -> str:

@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
-
 from analytics.errors import InputError
+from analytics.kineto.json_text import parse
+from analytics.kineto.lines import SEAM, Lines, scan
 
 PIECE_BYTES = 1 << 20
 MAX_HEAD_BYTES = 16 << 20  # a trace's own data before its events
@@ -27,7 +27,6 @@ _BOM = b"\xef\xbb\xbf"
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SEAM = re.compile(rb'\}\s*,(?=\s*\{\s*(?:("(?:ph|name|cat|pid|args)")|))')
 _TRIES = 6
-_BARE = re.compile(rb"([:\[,]\s*)-?(?:[nN]a[nN]|[iI]nf(?:inity)?)\b")
 _TIME = re.compile(rb'"(ts|dur)"(\s*:\s*)(-?\d[\d.eE+-]*)')
 
 
@@ -35,9 +34,10 @@ _TIME = re.compile(rb'"(ts|dur)"(\s*:\s*)(-?\d[\d.eE+-]*)')
 class Piece:
     """Some events, and the text they came from."""
 
-    events: list[Any]
+    events: list[Any]  # none where there are lines, nor a text
     text: bytes
     is_tail: bool = False  # the text ends the object that holds the list
+    lines: Lines | None = None  # where the events need no parsing to be found
 
     def with_times_as_text(self) -> list[Any]:
         """The same events, the numbers of `ts` and `dur` as texts, so that no digit is lost."""
@@ -53,31 +53,27 @@ def pieces(blocks: Iterator[bytes], where: str, about: dict[str, Any]) -> Iterat
     Raises InputError naming the file, and what it seems to be, when it is no trace.
     """
     text, is_object = _head(blocks, where, about)
+    parts, num_bytes = [text], len(text)
     for block in blocks:
-        text += block
-        if len(text) < PIECE_BYTES:
+        parts.append(block)
+        num_bytes += len(block)
+        if num_bytes < PIECE_BYTES:
             continue
-        cut = _cut(text)
+        text = b"".join(parts)
+        cut = _cut_by_lines(text) or _cut(text)
         if cut is None:
             text = _rest(text, blocks, where)
             break
         piece, text = cut
         yield piece
+        parts, num_bytes = [text], len(text)
+    else:
+        text = b"".join(parts)
+        cut = _cut_by_lines(text)
+        if cut is not None:
+            piece, text = cut
+            yield piece
     yield _tail(text, is_object, where, about)
-
-
-def parse(text: bytes) -> Any:
-    """JSON as Python objects, forgiving bare NaN and Infinity and broken UTF-8.
-
-    Raises orjson.JSONDecodeError, a ValueError, when it is no JSON all the same.
-    """
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        mended = _BARE.sub(rb"\1null", text.decode("utf-8", "replace").encode())
-        if mended == text:
-            raise
-        return orjson.loads(mended)
 
 
 def _head(blocks: Iterator[bytes], where: str, about: dict[str, Any]) -> tuple[bytes, bool]:
@@ -122,6 +118,16 @@ def _what_it_is(text: bytes) -> str:
         "there is no list 'traceEvents' in it, so this is not a trace of the PyTorch profiler. "
         "Name files that prof.export_chrome_trace or tensorboard_trace_handler wrote."
     )
+
+
+def _cut_by_lines(text: bytes) -> tuple[Piece, bytes] | None:
+    """The same without parsing, where the events are written as the profiler writes them."""
+    seam = text.rfind(SEAM)
+    if seam < 0:
+        return None
+    end = seam + SEAM.index(b",")
+    lines = scan(text, end)
+    return None if lines is None else (Piece([], b"", lines=lines), text[end + 1 :])
 
 
 def _cut(text: bytes) -> tuple[Piece, bytes] | None:

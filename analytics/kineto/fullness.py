@@ -45,7 +45,7 @@ def fullness(trace: Trace, begin_ns: int, end_ns: int) -> Fullness:
     length_ns = spans[:, 1] - spans[:, 0]
     window_ns = end_ns - begin_ns
     blocks, occupancy = trace.blocks[is_kernel], trace.occupancy[is_kernel]
-    is_one_device = len(np.unique(trace.device[is_kernel])) == 1
+    is_one_device = len(intervals.distinct(trace.device[is_kernel])) == 1
     has_blocks = is_one_device and bool((blocks > 0).any())
     tells = occupancy >= 0
     told_ns = int(length_ns[tells].sum())

@@ -50,13 +50,20 @@ def without(ones: np.ndarray, others: np.ndarray) -> np.ndarray:
     return _where(ones, others, lambda a, b: a & ~b)
 
 
+def distinct(values: np.ndarray) -> np.ndarray:
+    """The different values, sorted. np.unique imports numpy.ma, which takes 10 ms of a start."""
+    ordered = np.sort(values)
+    is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+    return np.asarray(ordered[is_first])
+
+
 def gaps(spans: np.ndarray) -> np.ndarray:
     """The times between disjoint, sorted intervals, shape (N - 1, 2)."""
     return np.stack([spans[:-1, 1], spans[1:, 0]], axis=1) if len(spans) else NOTHING
 
 
 def _where(ones: np.ndarray, others: np.ndarray, rule) -> np.ndarray:  # type: ignore[no-untyped-def]
-    points = np.unique(np.concatenate([ones.ravel(), others.ravel()]))
+    points = distinct(np.concatenate([ones.ravel(), others.ravel()]))
     if len(points) < 2:
         return NOTHING
     picked = rule(covers(ones, points[:-1]), covers(others, points[:-1]))

@@ -80,7 +80,8 @@ def parts(cover: Covered, waits: np.ndarray, tiles: Windows, *, has_launches: bo
         cover.compute, cover.comm, cover.copies, cover.data, cover.late, cover.short, waits,
     )  # fmt: skip
     first, last = tiles.bounds_ns[0], tiles.bounds_ns[-1]
-    points = np.unique(np.concatenate([tiles.bounds_ns, *(spans.ravel() for spans in sets)]))
+    times = [tiles.bounds_ns, *(spans.ravel() for spans in sets)]
+    points = intervals.distinct(np.concatenate(times))
     points = points[(points >= first) & (points <= last)]
     begin, length = points[:-1], np.diff(points)
     is_compute, is_comm, is_copy, is_data, is_late, is_short, is_wait = (
@@ -127,9 +128,9 @@ def _idle(trace: Trace, gap_ns: int) -> tuple[np.ndarray, np.ndarray]:
     counts = trace.spans[:, 1] > trace.spans[:, 0]
     starts = trace.spans[counts, 0]  # sorted, as device events are
     launched = np.where(found, launched, _NEVER)[counts]
-    distinct, first = np.unique(starts, return_index=True)
+    first = np.flatnonzero(np.append(True, starts[1:] != starts[:-1]))
     earliest = np.minimum.reduceat(launched, first)
-    of_next = earliest[np.searchsorted(distinct, idle[:, 1])]
+    of_next = earliest[np.searchsorted(starts[first], idle[:, 1])]
     is_late = (of_next > idle[:, 0]) & (of_next < _NEVER)
     is_short = ~is_late & (idle[:, 1] - idle[:, 0] < gap_ns)
     return idle[is_late], idle[is_short]

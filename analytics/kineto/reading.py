@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from analytics.errors import InputError
 from analytics.kineto import files
 from analytics.kineto.collecting import DEVICE, Collected
-from analytics.kineto.events import parse, pieces
+from analytics.kineto.events import pieces
+from analytics.kineto.json_text import parse
 from analytics.kineto.marks import Mark
 
 _RANK = re.compile(r"(?:rank|worker|trainer)[-_]?(\d+)", re.IGNORECASE)
@@ -96,7 +98,14 @@ def read_source(source: files.Source) -> Trace:
     collected = Collected()
     with files.guarded(source.name), _no_collector():
         for piece in pieces(source.blocks, source.name, about):
-            collected.add(piece)
+            try:
+                collected.add(piece)
+            except orjson.JSONDecodeError as error:
+                raise InputError(
+                    f"{source.name}: the JSON of an event soon after the first "
+                    f"{collected.num_read:,} is broken ({error}). Copy the file again, or write "
+                    "it again with prof.export_chrome_trace."
+                ) from error
     if not collected.num_timed:
         why = "its entries are no events" if collected.rejects else "there is no event with a time"
         raise InputError(
