@@ -6,7 +6,10 @@ Price: reading the traces; nothing else is imported unless the result is stored.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +39,8 @@ def analyze_trace(
     ] = 8.0,
 ) -> None:
     """Tell where the time of traced steps went: parts, idle causes, stragglers, kernels."""
-    from analytics.kineto.analysis import analyze_files, as_mapping
+    with _without_threads_of_blas():
+        from analytics.kineto.analysis import analyze_files, as_mapping
 
     limits = {"max_bytes": int(max_trace_gib * 2**30), "gap_ns": round(kernel_gap_us * 1000)}
     analysis = analyze_files(paths, **limits)
@@ -57,6 +61,23 @@ def analyze_trace(
         typer.echo(json.dumps(found, ensure_ascii=False, allow_nan=False))
     else:
         typer.echo(table(found))
+
+
+@contextlib.contextmanager
+def _without_threads_of_blas() -> Iterator[None]:
+    """Let numpy start no threads as it is imported: nothing here multiplies matrices.
+
+    They took 5 to 60 ms of a start that takes 200, the more the busier the machine was.
+    """
+    name = "OPENBLAS_NUM_THREADS"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def table(found: dict[str, Any]) -> str:

@@ -38,6 +38,7 @@ from flows.options import (
     print_result,
     with_options,
 )
+from flows.starting import quick_to_start
 
 app = typer.Typer(
     name="seqscale",
@@ -238,7 +239,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _told_to_end)
     try:
-        app()
+        quick_to_start(app, sys.argv[1:2])()
     except SeqscaleError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(2)

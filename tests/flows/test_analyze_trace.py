@@ -1,13 +1,18 @@
 """`seqscale analyze-trace` shows what traces say, as text or as one JSON document."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from analytics.errors import ConfigError, InputError
 from flows.cli import app
+from flows.starting import quick_to_start
 from tests.analytics.test_kineto_parts import note
 from tests.analytics.test_kineto_reading import kernel, launch, write
 
@@ -81,3 +86,44 @@ def test_the_same_traces_at_another_price_are_refused(folder):
 def test_durations_below_nothing_are_told_in_the_text_too(tmp_path):
     write(tmp_path / "rank0.json", [kernel(0, 5), kernel(10, -3)])
     assert "1 events last less than nothing" in run(tmp_path / "rank0.json").stdout
+
+
+HEAVY = (
+    "duckdb", "mlflow", "numpy.ma", "numpy.testing", "pandas", "prefect", "pyarrow", "streamlit",
+    "torch",
+)  # fmt: skip
+PROGRAM = f"""
+import os, sys
+from flows.cli import main
+sys.argv = ["seqscale", "analyze-trace", sys.argv[1]]
+try:
+    main()
+finally:
+    told = os.environ.get("OPENBLAS_NUM_THREADS"), [m for m in {HEAVY} if m in sys.modules]
+    print(*told, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("threads", [None, "3"])
+def test_nothing_is_imported_that_traces_do_not_need(folder, threads):
+    env = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"}
+    env |= {} if threads is None else {"OPENBLAS_NUM_THREADS": threads}
+    done = subprocess.run([sys.executable, "-c", PROGRAM, folder], env=env, capture_output=True,
+                          text=True, timeout=60, check=True)  # fmt: skip
+    assert done.stdout.startswith("2 of 2 ranks")
+    assert done.stderr.strip() == f"{threads} []"  # what was said of threads is said after it
+
+
+@pytest.mark.parametrize("name", list(typer.main.get_command(app).commands))
+def test_a_command_is_the_same_when_it_is_made_alone(name, monkeypatch):
+    whole = typer.main.get_command(app).commands[name]
+    monkeypatch.setattr("gc.set_threshold", lambda objects: None)
+    made = typer.main.get_command(quick_to_start(app, [name])).commands
+    assert len(made) == 2 and made[name].callback.__name__ == whole.callback.__name__
+    assert [param.opts for param in made[name].params] == [param.opts for param in whole.params]
+
+
+@pytest.mark.parametrize("asked", [[], ["--help"], ["no-such-command"], ["analyze_trace"]])
+def test_all_commands_are_made_when_none_is_asked_for(asked, monkeypatch):
+    monkeypatch.setattr("gc.set_threshold", lambda objects: None)
+    assert quick_to_start(app, asked) is app
