@@ -6,11 +6,12 @@
     python bench/traces.py --hta-python VENV/bin/python --repeats 5 TRACES_OF_ONE_JOB [ANOTHER ...]
 
 HTA has a venv of its own: it asks for JupyterLab, which it does not need to analyze, and for a
-pandas of before. Both do the same work: read the traces, temporal breakdown, overlap of
-communication, idle causes of every rank. Each repeat is a process of its own, and the two take
-turns. Time and memory are those of the process and its children; "work" leaves out the start of
-Python and the imports, CPU time holds them. Memory is the largest resident set, of the process or
-of one child.
+pandas of before. Each repeat is a process of its own, and all take turns. Each does the same work:
+read the traces, temporal breakdown, overlap of communication, idle causes of every rank. "command"
+is `seqscale analyze-trace`, "script" a script like HTA's that calls the same functions; both are
+held against HTA's script. "work" is a script's time without the start of Python and the imports;
+CPU time and memory, the largest resident set, are those of the process and its children. One run of
+each goes before and is not timed: it compiles what is imported.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -67,43 +69,53 @@ print(json.dumps({"work_s": work_s, "figures": figures}))
 """
 
 
-def run(python: str, program: str, path: Path, *, cwd: Path) -> dict[str, Any]:
-    """One process: wall and CPU time [s], time of the work alone [s], memory [MiB], figures."""
-    measured = (
-        "import json, resource, subprocess, sys\n"
-        "done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)\n"
-        "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
-        "cpu_s = used.ru_utime + used.ru_stime\n"
-        "sys.stderr.write(json.dumps([used.ru_maxrss, cpu_s]))\n"
-        "sys.stdout.buffer.write(done.stdout)\n"
-        "sys.exit(done.returncode)\n"
-    )
+def run(python: str, program: list[str], *, cwd: Path) -> dict[str, Any]:
+    """One process: wall and CPU time [s], memory [MiB], and what it printed, a JSON document."""
+    # as anyone runs it who has not said otherwise: what was compiled is kept
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     begin = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", measured, python, "-c", program, str(path)],
-        capture_output=True, text=True, cwd=cwd, env=os.environ | {"PYTHONPATH": str(cwd)},
-    )  # fmt: skip
-    whole_s = time.perf_counter() - begin
-    if done.returncode != 0:
-        raise SystemExit(f"{python} ended with {done.returncode} on {path}: {done.stderr[-300:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    peak_kib, cpu_s = json.loads(done.stderr)
-    return found | {"whole_s": whole_s, "cpu_s": cpu_s, "peak_mib": peak_kib / 1024}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = subprocess.Popen(
+            [python, *program], stdout=out, stderr=err, cwd=cwd, env=env | {"PYTHONPATH": str(cwd)}
+        )
+        _, status, used = os.wait4(child.pid, 0)
+        whole_s = time.perf_counter() - begin
+        child.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        if child.returncode != 0:
+            said = err.read().decode()[-300:]
+            raise SystemExit(f"{python} ended with {child.returncode} on {program[-1]}: {said}")
+        found: dict[str, Any] = json.loads(out.read().strip().splitlines()[-1])
+    cpu_s = used.ru_utime + used.ru_stime
+    return found | {"whole_s": whole_s, "cpu_s": cpu_s, "peak_mib": used.ru_maxrss / 1024}
 
 
 def compare(path: Path, hta_python: str, repeats: int) -> None:
     """Take turns on one job's traces and print medians, ratios and differences."""
-    ours: list[dict[str, Any]] = []
-    theirs: list[dict[str, Any]] = []
-    for _ in range(repeats):
-        ours.append(run(sys.executable, _OURS, path, cwd=ROOT))
-        theirs.append(run(hta_python, _HTA, path, cwd=Path("/")))
-    print(f"{path.name}: medians of {repeats}")
-    for key, unit in (("whole_s", "s"), ("work_s", "s"), ("cpu_s", "s"), ("peak_mib", "MiB")):
-        a, b = (statistics.median(one[key] for one in found) for found in (ours, theirs))
-        print(f"  {key:9} ours {a:8.2f} {unit:4} HTA {b:8.2f} {unit:4} ratio {b / a:6.1f}x")
-    for rank, figures in theirs[0]["figures"].items():
-        mine = ours[0]["figures"].get(rank) or next(iter(ours[0]["figures"].values()))
+    command = ["-m", "flows.cli", "analyze-trace", "--json", str(path)]
+    programs = {
+        "command": (sys.executable, command, ROOT),
+        "script": (sys.executable, ["-c", _OURS, str(path)], ROOT),
+        "HTA": (hta_python, ["-c", _HTA, str(path)], Path("/")),
+    }
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
+    for repeat in range(repeats + 1):
+        for name, (python, program, cwd) in programs.items():
+            one = run(python, program, cwd=cwd)
+            if repeat:
+                found[name].append(one)
+    print(f"{path.name}: medians of {repeats}, load {os.getloadavg()[0]:.1f}")
+    for name, key, unit in (
+        ("command", "whole_s", "s"), ("script", "whole_s", "s"), ("script", "work_s", "s"),
+        ("command", "cpu_s", "s"), ("script", "cpu_s", "s"), ("command", "peak_mib", "MiB"),
+        ("script", "peak_mib", "MiB"),
+    ):  # fmt: skip
+        a, b = (statistics.median(one[key] for one in found[who]) for who in (name, "HTA"))
+        print(f"  {name:7} {key:9} {a:8.3f} {unit:4} HTA {b:8.3f} {unit:4} ratio {b / a:6.1f}x")
+    ours = found["script"][0]["figures"]
+    for rank, figures in found["HTA"][0]["figures"].items():
+        mine = ours.get(rank) or next(iter(ours.values()))
         pairs = zip(("idle_us", "compute_us", "non_compute_us", "overlap_share"), mine, figures,
                     strict=True)  # fmt: skip
         told = [
