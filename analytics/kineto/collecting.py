@@ -38,6 +38,7 @@ _COLUMNS = {
 }  # fmt: skip
 _NUMBERS: frozenset[Any] = frozenset({int, float})
 _LARGEST = 2**52
+_MOST_HEADS = 1 << 16  # a trace of stacks may have a name for each line of a program
 
 
 class _Head(NamedTuple):
@@ -147,6 +148,8 @@ class Collected:
 
     def _add_lines(self, found: Lines) -> None:
         """The same from lines: what no figure needs is not parsed."""
+        if len(self._heads) > _MOST_HEADS:
+            self._heads.clear()
         places: dict[str, list[np.ndarray]] = {
             kind: [] for kind in (*_COLUMNS, _COPY, NOTE, UNUSED)
         }
