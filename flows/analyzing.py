@@ -41,10 +41,13 @@ def analyze_trace(
     """Tell where the time of traced steps went: parts, idle causes, stragglers, kernels."""
     with _without_threads_of_blas():
         from analytics.kineto.analysis import analyze_files, as_mapping
+        from analytics.kineto.collective_waits import collective_waits, waits_by_kind
 
     limits = {"max_bytes": int(max_trace_gib * 2**30), "gap_ns": round(kernel_gap_us * 1000)}
     analysis = analyze_files(paths, **limits)
     found = as_mapping(analysis)
+    found["collectives"] = collective_waits(analysis)
+    found["waits_by_kind"] = waits_by_kind(found["collectives"])
     if runs_dir is not None:
         from analytics import warehouse
         from analytics.kineto.importing import import_traces
@@ -95,6 +98,12 @@ def table(found: dict[str, Any]) -> str:
             "comm holds the wait for stragglers too where straggler is '-': not every rank's "
             "arrival is in these traces."
         )
+    lines += [
+        f"{row['kind']}: all ranks together waited {row['wait_us'] / 1e3:.3f} ms for the last one "
+        f"in {row['num_collectives']} collectives; most often for rank {row['most_often_last']} "
+        f"({row['num_last']} times)"
+        for row in found["waits_by_kind"]
+    ]
     for one in found["ranks"][:1]:
         total = sum(row["total_s"] for row in one["kernel_families"])
         rows = [

@@ -44,6 +44,32 @@ def test_json_is_one_document_with_the_figures_of_each_rank(folder):
     assert second["straggler_wait_s"] == 0
 
 
+def test_json_tells_who_waited_in_which_collective_and_for_whom(folder):
+    told = json.loads(run(folder, "--json").stdout)
+    (one,) = told["collectives"]
+    # rank 0 arrives at 10, rank 1 at 40
+    assert one == {
+        "step": 1, "collective": 0, "kind": "all_reduce", "process_group": None, "last_rank": 1,
+        "waits_us": {"0": 30.0, "1": 0.0},
+    }  # fmt: skip
+    assert told["waits_by_kind"] == [
+        {"kind": "all_reduce", "num_collectives": 1, "wait_us": 30.0, "most_often_last": 1,
+         "num_last": 1}
+    ]  # fmt: skip
+
+
+def test_a_rank_alone_tells_of_no_wait(folder):
+    told = json.loads(run(folder / "rank0.json", "--json").stdout)
+    assert told["collectives"] == told["waits_by_kind"] == []
+
+
+def test_the_table_tells_the_waits_of_each_kind(folder):
+    assert (
+        "all_reduce: all ranks together waited 0.030 ms for the last one in 1 collectives; most "
+        "often for rank 1 (1 times)"
+    ) in run(folder).stdout.splitlines()
+
+
 def test_the_table_has_a_line_for_each_rank(folder):
     lines = run(folder).stdout.splitlines()
     assert lines[0] == "2 of 2 ranks"
