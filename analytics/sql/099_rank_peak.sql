@@ -3,6 +3,8 @@
 -- Reads from: dim_rank, dim_run, device_peak. Ranks that share a device share its peak. NULL for a device
 -- or a precision whose dense peak is not known: it is never guessed.
 -- peak_flops_per_s [1/s]: Dense peak that falls to this rank
+-- peak_source []: The document that the peak is taken from
+-- peak_doubt []: What speaks against the peak in the run's precision; NULL when nothing does
 SELECT
     dim_rank.run_id,
     dim_rank.rank,
@@ -16,7 +18,12 @@ SELECT
             dim_rank.run_id,
             dim_rank.host,
             coalesce(dim_rank.device_id, 'rank ' || dim_rank.rank)
-    ) AS peak_flops_per_s
+    ) AS peak_flops_per_s,
+    device_peak.source AS peak_source,
+    CASE
+        WHEN list_contains(string_split(device_peak.not_confirmed, ', '), dim_run.precision)
+            THEN device_peak.doubt
+    END AS peak_doubt
 FROM dim_rank
 INNER JOIN dim_run ON dim_rank.run_id = dim_run.run_id
 LEFT JOIN device_peak ON lower(dim_rank.device_name) = device_peak.device_name;

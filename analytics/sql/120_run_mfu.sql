@@ -1,5 +1,5 @@
 -- run_mfu: model FLOPs of the real lengths over what the run's devices could do at most.
--- Grain: one row per run. Units: in the names. Reads from: dim_run, dim_rank, fact_step, device_peak,
+-- Grain: one row per run. Units: in the names. Reads from: dim_run, fact_step, rank_peak,
 -- run_device_names.
 -- Every rank of the run counts in the denominator, whether it recorded a step or not; ranks that share
 -- a device share its peak. The peak is dense, of the run's precision; NULL with a reason when it is not
@@ -31,39 +31,15 @@ work AS (
     GROUP BY run_id
 ),
 
-devices AS (
-    SELECT
-        dim_rank.run_id,
-        CASE dim_run.precision
-            WHEN 'fp32' THEN device_peak.fp32_flops_per_s
-            WHEN 'tf32' THEN device_peak.tf32_flops_per_s
-            WHEN 'bf16' THEN device_peak.bf16_flops_per_s
-            WHEN 'fp16' THEN device_peak.fp16_flops_per_s
-        END / count(*) OVER (
-            PARTITION BY
-                dim_rank.run_id,
-                dim_rank.host,
-                coalesce(dim_rank.device_id, 'rank ' || dim_rank.rank)
-        ) AS rank_flops_per_s,
-        device_peak.source AS peak_source,
-        CASE
-            WHEN list_contains(string_split(device_peak.not_confirmed, ', '), dim_run.precision)
-                THEN device_peak.doubt
-        END AS peak_doubt
-    FROM dim_rank
-    INNER JOIN dim_run ON dim_rank.run_id = dim_run.run_id
-    LEFT JOIN device_peak ON lower(dim_rank.device_name) = device_peak.device_name
-),
-
 machines AS (
     SELECT
         run_id,
         CASE
-            WHEN count(rank_flops_per_s) = count(*) THEN sum(rank_flops_per_s)
+            WHEN count(peak_flops_per_s) = count(*) THEN sum(peak_flops_per_s)
         END AS peak_flops_per_s,
         string_agg(DISTINCT peak_source, '; ' ORDER BY peak_source) AS peak_source,
         string_agg(DISTINCT peak_doubt, '; ' ORDER BY peak_doubt) AS peak_doubt
-    FROM devices
+    FROM rank_peak
     GROUP BY run_id
 ),
 
