@@ -41,7 +41,7 @@ whole AS (
         named.seconds,
         run_parts.window_s,
         CAST(round(named.seconds * 1e9) AS HUGEINT) AS part_ns,
-        CAST(run_parts.cost * 1000000 AS HUGEINT) AS run_micros
+        CAST(CAST(run_parts.cost AS DECIMAL(38, 6)) * 1000000 AS HUGEINT) AS run_micros
     FROM named
     INNER JOIN run_parts ON named.run_id = run_parts.run_id
 ),

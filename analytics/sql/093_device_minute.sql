@@ -3,8 +3,8 @@
 -- Reads from: device_allocation, fact_pool_event, device_activity, device_step. A device that gave no
 -- sample at all has its minutes too. An allocated minute is training when recorded steps fill at least
 -- half of it; else what the samples tell, idle or training; without any, training if a step touches it.
--- A minute without a sample of its own belongs to the next sample that reaches back into it; if there
--- is neither sample nor step, or no activity is told, the minute is unobserved, not idle.
+-- A minute without a sample of its own belongs to the next sample that speaks for at least half of it;
+-- if there is neither sample nor step, or no activity is told, the minute is unobserved, not idle.
 -- minute_unix_ns [ns]: Start of the minute, UTC
 -- known_s [s]: Time of the minute in which the device is known to have been there
 -- allocated_s [s]: Of it, allocated
@@ -128,11 +128,17 @@ told AS (
         device_id,
         minute_unix_ns,
         known_s,
-        CASE WHEN next.since_ns < minute_unix_ns + 60000000000
-            THEN next.active_share
+        CASE
+            WHEN
+                next.minute_unix_ns = minute_unix_ns
+                OR next.since_ns <= minute_unix_ns + 30000000000
+                THEN next.active_share
         END AS active_share,
-        CASE WHEN next.since_ns < minute_unix_ns + 60000000000
-            THEN next.is_idle
+        CASE
+            WHEN
+                next.minute_unix_ns = minute_unix_ns
+                OR next.since_ns <= minute_unix_ns + 30000000000
+                THEN next.is_idle
         END AS is_idle,
         CASE WHEN next.minute_unix_ns = minute_unix_ns
             THEN next.observed_s

@@ -16,7 +16,7 @@ WITH parts AS (
         greatest(allocation.began_unix_ns, dim_date.began_unix_ns) AS began_unix_ns,
         least(allocation.ended_unix_ns, dim_date.ended_unix_ns) AS ended_unix_ns,
         CAST(allocation.ended_unix_ns - allocation.began_unix_ns AS HUGEINT) AS all_ns,
-        CAST(allocation.cost * 1000000 AS HUGEINT) AS all_micros
+        CAST(CAST(allocation.cost AS DECIMAL(38, 6)) * 1000000 AS HUGEINT) AS all_micros
     FROM allocation
     INNER JOIN dim_date
         ON allocation.began_unix_ns < dim_date.ended_unix_ns

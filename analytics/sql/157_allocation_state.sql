@@ -173,9 +173,9 @@ states AS (
 floored AS (
     SELECT
         *,
-        CAST(cost * 1000000 AS HUGEINT) AS all_micros,
-        CAST(cost * 1000000 AS HUGEINT) * part_ns // all_ns AS floor_micros,
-        CAST(cost * 1000000 AS HUGEINT) * part_ns % all_ns AS remainder
+        CAST(CAST(cost AS DECIMAL(38, 6)) * 1000000 AS HUGEINT) AS all_micros,
+        CAST(CAST(cost AS DECIMAL(38, 6)) * 1000000 AS HUGEINT) * part_ns // all_ns AS floor_micros,
+        CAST(CAST(cost AS DECIMAL(38, 6)) * 1000000 AS HUGEINT) * part_ns % all_ns AS remainder
     FROM states
     WHERE part_ns > 0
 ),

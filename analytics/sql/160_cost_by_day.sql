@@ -43,7 +43,7 @@ whole AS (
         run_cause.arm,
         run_cause.cause_rank,
         run_cause.currency,
-        CAST(run_cause.cost * 1000000 AS HUGEINT) AS all_micros,
+        CAST(CAST(run_cause.cost AS DECIMAL(38, 6)) * 1000000 AS HUGEINT) AS all_micros,
         CAST(
             sum(CAST(round(named.seconds * 1e9) AS HUGEINT)) OVER (
                 PARTITION BY named.run_id, named.cause

@@ -212,3 +212,25 @@ def test_two_collectors_of_one_device_tell_of_its_time_once():
     assert four == pytest.approx(
         {"allocated_idle": 300, "training": 300, "unobserved": 3000}, abs=61
     )
+
+
+@pytest.mark.parametrize("price", [0.01, 2_000_000.0, 999_999_999.0])
+def test_no_amount_is_too_large_to_be_shared_out(price):
+    records = [
+        event(0, device_hour_cost=price), event(10, "released"), rank_of("r"),
+        run(device_hour_cost=price, currency="EUR"), step(0, 3600.0), step(5, 1800.0, step=1),
+    ]  # fmt: skip
+    found = check_same(*records)
+    assert found == {"gpu-0": (10.0, pytest.approx(10 * price))}
+    with warehouse_of(*records) as con:
+        (recorded,) = con.execute("SELECT sum(cost) FROM cost_by_day").fetchone()
+    assert float(recorded) == pytest.approx(1.5 * price)
+
+
+@pytest.mark.parametrize(("back_s", "num_minutes"), [(30, 1), (90, 2), (80, 1), (150, 3)])
+def test_a_sample_tells_of_the_minutes_that_it_covers_by_half(back_s, num_minutes):
+    # taken at the end of minute 29, but for a nanosecond
+    samples = [sample(0.5, 0.9, float(back_s), sampled_unix_ns=NOON_NS + 30 * MINUTE_NS - 1)]
+    with warehouse_of(event(0), event(1, "released"), *samples) as con:
+        told = con.execute("SELECT count(*) FROM device_minute WHERE state = 'training'").fetchall()
+    assert told == [(num_minutes,)]
