@@ -313,7 +313,10 @@ class FactStep:
         "Of exposed_comm_total_s: waited for the dense gradients", unit="s", lower=0, added=True
     )
     recorder_cpu_s: float | None = column(
-        "CPU time that recording this step took", unit="s", lower=0, added=True
+        "CPU time of the marks of this step, without writing its records afterwards",
+        unit="s",
+        lower=0,
+        added=True,
     )
     was_skipped: bool | None = column(
         "Whether the step was left out because its gradient was not finite; its targets and loss "

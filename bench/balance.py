@@ -101,12 +101,19 @@ def rows_by_cost(law: Law, cost_name: str, num_draws: int, seed: int) -> list[Ro
         | {
             "placement": name,
             "straggler_share": statistics.mean(draw[name] for draw in draws),
-            "straggler_share_deviation": statistics.stdev(draw[name] for draw in draws),
+            "straggler_share_deviation": statistics.stdev(draw[name] for draw in draws)
+            if num_draws > 1
+            else None,
             "bound": bound,
             "num_draws": num_draws,
         }
         for name in draws[0]
     ]
+
+
+def _share(row: Row) -> str:
+    deviation = row["straggler_share_deviation"]  # None for a single draw
+    return f"{row['straggler_share']:.2%}" + ("" if deviation is None else f" ± {deviation:.2%}")
 
 
 def table_by_cost(rows: list[Row]) -> list[str]:
@@ -121,10 +128,7 @@ def table_by_cost(rows: list[Row]) -> list[str]:
     ]
     for name in names:
         found = [shown[law[0], law[1], name] for law in kept]
-        cells = [
-            f"{row['straggler_share']:.2%} ± {row['straggler_share_deviation']:.2%}"
-            for row in found
-        ]
+        cells = [_share(row) for row in found]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     lines += [f"Skipped {r['law']}: {r['skipped']}." for r in rows if "skipped" in r]
     return lines

@@ -30,6 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, the packages lie beside it
 
+from analytics.errors import ConfigError  # noqa: E402
 from bench import sparsedist  # noqa: E402
 from bench.arms_in_turn import TORCHREC, Arm, Spec, run  # noqa: E402
 from bench.figures import (  # noqa: E402
@@ -212,9 +213,19 @@ def write_rows(path: Path | None, rows: list[Row], **about: Any) -> None:
         path.write_text(json.dumps({"rows": rows} | about, indent=2) + "\n", encoding="utf-8")
 
 
+def rate_of(text: str) -> str:
+    """A link's rate as it was given, once it can be read."""
+    try:
+        parse_link(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rates", nargs="+", default=["30mbit", "100mbit", "300mbit"])
+    rates = ["30mbit", "100mbit", "300mbit"]
+    parser.add_argument("--rates", nargs="+", type=rate_of, default=rates)
     parser.add_argument("--model", choices=("emulated", "real", "both"), default="emulated")
     parser.add_argument("--repeats", type=int, default=3, help="blocks of each arm that count")
     parser.add_argument("--steps", type=int, default=12, help="steps of a block")

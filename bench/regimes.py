@@ -140,14 +140,25 @@ def run_forked(world_size: int, given: tuple[Any, ...]) -> None:
             rank.join()
 
 
+def cell_of(text: str) -> tuple[int, float, float]:
+    """(ranks, communication / compute, collision share) of 'ranks:ratio:share'."""
+    try:
+        ranks, ratio, share = text.split(":")
+        return int(ranks), float(ratio), float(share)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no cell; give ranks:ratio:collision share, such as 8:0.3:0.12"
+        ) from None
+
+
 def chosen_cells(arguments: argparse.Namespace) -> list[Cell]:
     """The map's cells that were asked for."""
     if arguments.only_trace:
         return []
     if arguments.cells:
         return [
-            map_cell(int(ranks), float(ratio), float(share), arguments.stretch)
-            for ranks, ratio, share in (text.split(":") for text in arguments.cells)
+            map_cell(ranks, ratio, share, arguments.stretch)
+            for ranks, ratio, share in arguments.cells
         ]
     places = (
         QUICK if arguments.quick else [(r, s) for r in arguments.ratios for s in arguments.shares]
@@ -175,7 +186,7 @@ def report(rows: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="four cells a number of ranks")
-    parser.add_argument("--cells", nargs="+", metavar="RANKS:RATIO:SHARE")
+    parser.add_argument("--cells", nargs="+", type=cell_of, metavar="RANKS:RATIO:SHARE")
     parser.add_argument("--ranks", nargs="+", type=int, default=list(RANKS))
     parser.add_argument("--ratios", nargs="+", type=float, default=list(RATIOS))
     parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES))

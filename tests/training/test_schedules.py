@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.training.schedule_programs import (
     SCHEDULES,
     Case,
+    SmallWorkload,
     announced_and_rows,
+    batch_of,
     train_schedules,
     train_with_a_bad_id,
 )
@@ -96,19 +99,88 @@ def test_clipping_and_skipping_are_the_same_where_they_are_offered(
     assert all(state[name]["skipped"] == 1 for state in states for name in state)
 
 
-@pytest.mark.parametrize("optimizer", TABLE_OPTIMIZERS)
-def test_four_ranks_train_what_one_process_trains(on_ranks: Any, optimizer: str) -> None:
-    case = Case(optimizer=optimizer, schedules=("synchronous",))
-    four = [state["synchronous"] for state in on_ranks(train_schedules, 4, case)]
-    (alone,) = (state["synchronous"] for state in on_ranks(train_schedules, 1, case, 4))
-    for table in ("item", "user"):
-        for of_rank in four:
-            expected = alone[table][of_rank[f"{table} ids"]]
-            np.testing.assert_allclose(of_rank[table], expected, rtol=0, atol=1e-5)
+def assert_near(ranks: list[dict[str, Any]], alone: dict[str, Any]) -> None:
+    """What ranks trained together is what one process trained, within 1e-5."""
+    for key, value in alone.items():
+        table = key.partition("/")[0]
+        if table not in ("item", "user"):
+            continue
+        for of_rank in ranks:  # a table or a state of its optimiser, by row
+            expected = value[of_rank[f"{table} ids"]] if np.ndim(value) else value
+            np.testing.assert_allclose(of_rank[key], expected, rtol=0, atol=1e-5, err_msg=key)
     for name, value in alone["dense"].items():
-        np.testing.assert_allclose(four[0]["dense"][name], value, rtol=0, atol=1e-5)
-    losses = np.sum([of_rank["losses"] for of_rank in four], axis=0)
+        np.testing.assert_allclose(ranks[0]["dense"][name], value, rtol=0, atol=1e-5)
+    losses = np.sum([of_rank["losses"] for of_rank in ranks], axis=0)
     np.testing.assert_allclose(losses, alone["losses"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("optimizer", TABLE_OPTIMIZERS)
+def test_ranks_train_what_one_process_trains(
+    on_ranks: Any, optimizer: str, world_size: int
+) -> None:
+    case = Case(optimizer=optimizer, schedules=("synchronous",))
+    ranks = [state["synchronous"] for state in on_ranks(train_schedules, world_size, case)]
+    (alone,) = (state["synchronous"] for state in on_ranks(train_schedules, 1, case, world_size))
+    states = {key for key in alone if "/" in key}
+    assert states or optimizer == "sgd"
+    assert_near(ranks, alone)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_micro_batches_train_what_whole_batches_train(on_ranks: Any, optimizer: str) -> None:
+    whole = Case(optimizer=optimizer, schedules=("synchronous", "split"))
+    parts = dataclasses.replace(whole, micro_batches=3)
+    for found, expected in zip(
+        on_ranks(train_schedules, 2, parts), on_ranks(train_schedules, 2, whole), strict=True
+    ):
+        for name in whole.schedules:
+            for key in ("item", "user", "losses"):
+                np.testing.assert_allclose(
+                    found[name][key], expected[name][key], rtol=1e-5, atol=1e-5, err_msg=key
+                )
+            for parameter, value in expected[name]["dense"].items():
+                np.testing.assert_allclose(
+                    found[name]["dense"][parameter], value, rtol=0, atol=1e-5
+                )
+
+
+def whole_table(states: list[dict[str, Any]], name: str) -> np.ndarray:
+    size = 1 + max(int(state[f"{name} ids"].max()) for state in states)
+    table = np.zeros((size, states[0][name].shape[1]), np.float32)
+    for state in states:
+        table[state[f"{name} ids"]] = state[name]
+    return table
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_gradient_is_clipped_by_torchs_norm_of_rows_and_dense_parameters(
+    on_ranks: Any, world_size: int
+) -> None:
+    # the user table lies on every rank, and its gradient counts once
+    case = Case(
+        optimizer="sgd", num_steps=1, clip_norm=0.05, user_placement="replicated",
+        schedules=("synchronous",),
+    )  # fmt: skip
+    begin, end = (
+        [state["synchronous"] for state in on_ranks(train_schedules, world_size, each)]
+        for each in (dataclasses.replace(case, num_steps=0), case)
+    )
+    batch = batch_of(case, 0, world_size, 0, all_in_one=True)
+    rows = [
+        torch.from_numpy(whole_table(begin, name)[ids.numpy()]).requires_grad_()
+        for name, ids in zip(("item", "user"), batch.row_ids, strict=True)
+    ]
+    workload = SmallWorkload()
+    (part,) = workload.parts(batch, 1)
+    (workload.loss_sum(rows, part) / batch.global_targets).backward()
+    parameters = [*rows, *workload.model.parameters()]
+    norm = torch.nn.utils.clip_grad_norm_(parameters, case.clip_norm)
+    assert norm > 2 * case.clip_norm  # it does clip
+    for name, ids, row in zip(("item", "user"), batch.row_ids, rows, strict=True):
+        expected = whole_table(begin, name)
+        expected[ids.numpy()] -= 0.01 * row.grad.numpy()
+        np.testing.assert_allclose(whole_table(end, name), expected, rtol=0, atol=1e-7)
 
 
 def test_clipping_depends_on_the_global_gradient_not_on_the_ranks(on_ranks: Any) -> None:
