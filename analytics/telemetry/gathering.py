@@ -254,15 +254,16 @@ class Gathering:
             self._last_local.get(device),
             after_ns,
         )
-        if found is None:
-            for row in rows:
+        sure = []
+        for row, late in zip(rows, found, strict=True):
+            if late is None:
                 self.reject(row.line, "time_ambiguous", row.text)
-            return
-        utc = [
-            row.second_ns if late else row.first_ns for row, late in zip(rows, found, strict=True)
-        ]
-        columns = {name: [row.row[name] for row in rows] for name in rows[0].row}
-        self._store([row.line for row in rows], [row.text for row in rows], utc, columns)
+            else:
+                sure.append((row, row.second_ns if late else row.first_ns))
+        if sure:
+            kept, utc = zip(*sure, strict=True)
+            columns = {name: [row.row[name] for row in kept] for name in kept[0].row}
+            self._store([row.line for row in kept], [row.text for row in kept], utc, columns)
 
     def _store(
         self, lines: Sequence[int], texts: Sequence[str], times: Sequence[Any], columns: Columns

@@ -3,8 +3,8 @@
 An hour that the clock skips never was: such a time is refused. An hour that it repeats is decided
 by the log itself, device by device, since samples follow each other in time: where the clock jumps
 back within the hour, the first pass is what stands before; where it does not, the hour belongs to
-the side on which the log goes on without a gap. Where neither decides, the time is refused: a
-guess would be wrong by an hour.
+the side on which the log goes on without a gap, and what gaps part within the hour is decided
+piece by piece. Where neither decides, the time is refused: a guess would be wrong by an hour.
 
 Before: instants.py read wall clock times.   After: gathering.py stores UTC.
 Price: one look-up for each minute of the log, vectorised.
@@ -13,6 +13,7 @@ Price: one look-up for each minute of the log, vectorised.
 from __future__ import annotations
 
 import datetime
+import itertools
 import zoneinfo
 from collections.abc import Sequence
 
@@ -60,8 +61,8 @@ def _offsets_of(minute: int, zone: zoneinfo.ZoneInfo) -> tuple[int, int]:
 
 def passes(
     local_ns: Sequence[int], shift_ns: int, before_ns: int | None, after_ns: int | None
-) -> list[int] | None:
-    """Which pass each time of a repeated hour belongs to, 0 or 1; None when nothing decides.
+) -> list[int | None]:
+    """Which pass each time of a repeated hour belongs to, 0 or 1; None where nothing decides.
 
     local_ns: a device's wall clock times within the hour, in the order of the log [ns].
     shift_ns: how far the clock goes back [ns]. before_ns, after_ns: the wall clock of its samples
@@ -75,11 +76,24 @@ def passes(
     if len(backs) == 1:
         return [0] * backs[0] + [1] * (len(local_ns) - backs[0])
     if backs:
-        return None
-    gap_before = None if before_ns is None else local_ns[0] - before_ns
-    gap_after = None if after_ns is None else after_ns - local_ns[-1]
-    joins_before = gap_before is not None and 0 <= gap_before <= _GOES_ON_NS
-    joins_after = gap_after is not None and 0 <= gap_after <= _GOES_ON_NS
-    if joins_before == joins_after:
-        return None
-    return [0 if joins_before else 1] * len(local_ns)
+        return [None] * len(local_ns)
+    # within a gap the pass may have ended unseen, so what lies behind it decides by itself
+    gaps = [
+        place
+        for place in range(1, len(local_ns))
+        if abs(local_ns[place] - local_ns[place - 1]) > _GOES_ON_NS
+    ]
+    found: list[int | None] = []
+    for begin, end in itertools.pairwise([0, *gaps, len(local_ns)]):
+        joins_before = begin == 0 and _goes_on(before_ns, local_ns[begin])
+        joins_after = end == len(local_ns) and _goes_on(local_ns[end - 1], after_ns)
+        decided = None if joins_before == joins_after else int(joins_after)
+        found += [decided] * (end - begin)
+    return found
+
+
+def _goes_on(earlier_ns: int | None, later_ns: int | None) -> bool:
+    """Whether a log goes on without a gap from one time to another."""
+    if earlier_ns is None or later_ns is None:
+        return False
+    return 0 <= later_ns - earlier_ns <= _GOES_ON_NS

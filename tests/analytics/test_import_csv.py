@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from analytics.errors import ConfigError
 from analytics.telemetry.import_options import ImportOptions
 from analytics.telemetry.importing import ALREADY, IMPORTED, import_telemetry
+from analytics.telemetry.zones import passes
 from tests.analytics.importing_logs import UTC, import_text, refusal, rejects, samples
 
 HEADER = "timestamp, index, utilization.gpu [%], memory.used [MiB], power.draw [W]\n"
@@ -209,6 +210,48 @@ def test_a_repeated_hour_that_nothing_decides_is_rejected(tmp_path):
     outcome = import_text(tmp_path, log_of(hour + later), MADRID)
     assert outcome.rejected == {"time_ambiguous": 4}
     assert outcome.about.num_loaded == 2
+
+
+@pytest.mark.parametrize(
+    ("clocks", "ambiguous", "utc"),
+    [
+        # 49 minutes lie before 02:59:30, and after it 30 or, in the first pass, 90
+        (("01:59:30", "02:10:00", "02:59:30", "03:30:00"), 1, ("23:59:30", "00:10:00", "02:30:00")),
+        # the first piece goes on from before, the last one into what follows
+        (("01:59:30", "02:10:00", "02:50:00", "03:00:00"), 0,
+         ("23:59:30", "00:10:00", "01:50:00", "02:00:00")),
+        # what lies between two gaps goes on nowhere
+        (("01:59:30", "02:10:00", "02:30:00", "02:50:00", "03:00:00"), 1,
+         ("23:59:30", "00:10:00", "01:50:00", "02:00:00")),
+        # 20 minutes back are neither a jump of the clock for sure nor two samples out of order
+        (("01:59:30", "02:14:00", "02:29:00", "02:09:00", "02:20:00", "03:30:00"), 2,
+         ("23:59:30", "00:14:00", "00:29:00", "02:30:00")),
+        # a jump back tells the pass over any gap
+        (("01:00:00", "02:50:00", "02:10:00", "03:30:00"), 0,
+         ("23:00:00", "00:50:00", "01:10:00", "02:30:00")),
+    ],
+)  # fmt: skip
+def test_a_gap_within_a_repeated_hour_is_not_guessed_over(tmp_path, clocks, ambiguous, utc):
+    text = HEADER + "".join(f"2026/10/25 {clock}, 0, 5, 1, 60\n" for clock in clocks)
+    outcome = import_text(tmp_path, text, MADRID)
+    assert outcome.rejected == ({"time_ambiguous": ambiguous} if ambiguous else {})
+    days = ("2026-10-24" if clock.startswith("23") else "2026-10-25" for clock in utc)
+    assert samples(tmp_path / "runs", "sampled_unix_ns") == [
+        (ns(f"{day}T{clock}+00:00"),) for day, clock in zip(days, utc, strict=True)
+    ]
+
+
+@given(minutes=st.sets(st.integers(0, 59), min_size=1), before=st.integers(-30, -1),
+       after=st.integers(60, 90))  # fmt: skip
+def test_a_time_in_a_repeated_hour_is_sure_only_where_no_gap_parts_it(minutes, before, after):
+    # Minutes from 02:00 on, in one pass or the other: the wall clock never jumps back.
+    minute = 60 * S
+    times = sorted(minutes)
+    found = passes([t * minute for t in times], 60 * minute, before * minute, after * minute)
+    steps = [later - sooner for sooner, later in itertools.pairwise([before, *times, after])]
+    for place, decided in enumerate(found):
+        from_before, to_after = max(steps[: place + 1]) <= 15, max(steps[place + 1 :]) <= 15
+        assert decided == (None if from_before == to_after else int(to_after))
 
 
 def test_each_device_tells_its_own_repeated_hour(tmp_path):
