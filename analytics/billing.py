@@ -121,6 +121,7 @@ def import_bill(path: Path, runs_dir: Path, files: Sequence[Path] | None = None)
             time_zone=None,
             clock_offset_ns=None,
             clock_uncertainty_ns=None,
+            clock_skew_ppm=None,
             collector=None,
             first_unix_ns=counts.first_ns,
             last_unix_ns=counts.last_ns,

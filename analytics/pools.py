@@ -206,6 +206,7 @@ def _about(
         time_zone=None,
         clock_offset_ns=None,
         clock_uncertainty_ns=None,
+        clock_skew_ppm=None,
         collector=None,
         first_unix_ns=min(times, default=None),
         last_unix_ns=max(times, default=None),

@@ -46,6 +46,12 @@ class DimImport:
         "Options that change what its rows mean, as 'name=value', sorted; NULL without any",
         added=True,
     )
+    clock_skew_ppm: float | None = column(
+        "How much faster the source's clock ran, 1e-6 s in a second; told, taken off no time; NULL "
+        "when untold or less than its error",
+        unit="ppm",
+        added=True,
+    )
 
 
 @table(

@@ -272,7 +272,7 @@ def _about(
         source_sha256=sha256, num_bytes=num_bytes, num_files=len(paths), num_read=num_read,
         num_loaded=num_read - num_rejected, num_rejected=num_rejected, num_records=0,
         num_conflicts=0, host=host, time_zone=None, clock_offset_ns=None,
-        clock_uncertainty_ns=None, collector="torch flight recorder",
+        clock_uncertainty_ns=None, clock_skew_ppm=None, collector="torch flight recorder",
         first_unix_ns=min(times, default=None), last_unix_ns=max(times, default=None),
         imported_unix_ns=time.time_ns(), pipeline_id="", options_text=None,
     )  # fmt: skip

@@ -117,7 +117,7 @@ def _about(
         source_sha256=sha256, num_bytes=num_bytes, num_files=len(found), num_read=num_read,
         num_loaded=num_read - num_rejected, num_rejected=num_rejected, num_records=0,
         num_conflicts=0, host=host, time_zone=None, clock_offset_ns=None,
-        clock_uncertainty_ns=None, collector="torch.profiler",
+        clock_uncertainty_ns=None, clock_skew_ppm=None, collector="torch.profiler",
         first_unix_ns=max(0, min(t.base_unix_ns + t.first_ns for t in traces)),
         last_unix_ns=max(0, max(t.base_unix_ns + t.last_ns for t in traces)),
         imported_unix_ns=time.time_ns(), pipeline_id="", options_text=None,

@@ -180,7 +180,9 @@ def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportO
             gathering.note(
                 "The clock was not fitted: no one offset makes these samples move with the run."
             )
-        shift_ns = fitted.offset_ns if fitted else 0
+        if fitted is not None and (drift := fitted.note()):
+            gathering.note(drift)
+        shift_ns = fitted.offset.offset_ns if fitted else 0
         assert gathering.first_unix_ns is not None  # a row was loaded
         assert gathering.last_unix_ns is not None
         num_records, num_conflicts = _merged_counts(con)
@@ -199,7 +201,8 @@ def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportO
             host=options.host,
             time_zone=str(gathering.zone) if gathering.needed_zone else None,
             clock_offset_ns=shift_ns if fitted else options.clock_offset_ns,
-            clock_uncertainty_ns=fitted.uncertainty_ns if fitted else None,
+            clock_uncertainty_ns=fitted.offset.uncertainty_ns if fitted else None,
+            clock_skew_ppm=fitted.skew.skew_ppm if fitted and fitted.skew else None,
             collector=gathering.collector,
             first_unix_ns=gathering.first_unix_ns - shift_ns,
             last_unix_ns=gathering.last_unix_ns - shift_ns,

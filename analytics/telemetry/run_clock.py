@@ -1,5 +1,8 @@
 """Fits the clock of imported samples to the steps of the run they were taken in.
 
+The offset is one for the whole log and is taken off every time. The rate at which the clocks drift
+apart is told where it can be, and taken off no time.
+
 Before: the samples lie in the landing tables, the run's steps in the published warehouse.
 After: the samples' times are those of the run's clock, and the import tells by how much.
 Price: reads the run's steps once; a log is fitted as a whole, by its device that moves the most.
@@ -7,6 +10,7 @@ Price: reads the run's steps once; a log is fitted as a whole, by its device tha
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import duckdb
@@ -14,14 +18,35 @@ import numpy as np
 
 from analytics.errors import WarehouseError
 from analytics.telemetry.clock_offset import ClockOffset, estimate_offset
+from analytics.telemetry.clock_skew import ClockSkew, estimate_skew
 from analytics.warehouse import open_published
 
 MOST_OFFSET_NS = 6 * 3600 * 10**9
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FittedClock:
+    """How far a log's clock was ahead of the run's, and how much faster it ran where that shows."""
+
+    offset: ClockOffset
+    skew: ClockSkew | None
+
+    def note(self) -> str | None:
+        """What a person should know of the rate: it moves times by more than the offset's error."""
+        if self.skew is None or self.skew.drift_ns <= self.offset.uncertainty_ns:
+            return None
+        pace = "faster" if self.skew.skew_ppm > 0 else "slower"
+        return (
+            f"The log's clock ran {abs(self.skew.skew_ppm):.1f} ppm {pace} than the run's (error "
+            f"{self.skew.uncertainty_ppm:.1f} ppm), {self.skew.drift_ns / 1e9:.1f} s over the log. "
+            "One offset was taken off all of it, which leaves its ends wrong by up to half of "
+            "that; import shorter pieces with --estimate-clock where this matters."
+        )
+
+
 def fit_to_run(
     con: duckdb.DuckDBPyConnection, runs_dir: Path, pipeline_id: str
-) -> ClockOffset | None:
+) -> FittedClock | None:
     """Shift the samples in `con` onto the clock of a run; None, and no shift, if nothing decides.
 
     Raises WarehouseError when the warehouse has no step of this run.
@@ -47,19 +72,15 @@ def fit_to_run(
         "WHERE v IS NOT NULL GROUP BY t ORDER BY t"
     ).fetchall()
     times, shares = _as_signal(steps)
-    offset = estimate_offset(
-        times,
-        shares,
-        np.array([row[0] for row in found], dtype=np.int64),
-        np.array([row[1] for row in found], dtype=np.float64),
-        most_ns=MOST_OFFSET_NS,
+    sampled = np.array([row[0] for row in found], dtype=np.int64)
+    figures = np.array([row[1] for row in found], dtype=np.float64)
+    offset = estimate_offset(times, shares, sampled, figures, most_ns=MOST_OFFSET_NS)
+    if offset is None:
+        return None
+    con.execute(
+        "UPDATE fact_device_sample SET sampled_unix_ns = sampled_unix_ns - ?", [offset.offset_ns]
     )
-    if offset is not None:
-        con.execute(
-            "UPDATE fact_device_sample SET sampled_unix_ns = sampled_unix_ns - ?",
-            [offset.offset_ns],
-        )
-    return offset
+    return FittedClock(offset=offset, skew=estimate_skew(times, shares, sampled, figures, offset))
 
 
 def _as_signal(

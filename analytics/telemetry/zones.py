@@ -73,17 +73,17 @@ def passes(
         for place in range(1, len(local_ns))
         if local_ns[place] < local_ns[place - 1] - shift_ns // 2
     ]
+    found: list[int | None] = []
     if len(backs) == 1:
-        return [0] * backs[0] + [1] * (len(local_ns) - backs[0])
+        return found + [0] * backs[0] + [1] * (len(local_ns) - backs[0])
     if backs:
-        return [None] * len(local_ns)
+        return found + [None] * len(local_ns)
     # within a gap the pass may have ended unseen, so what lies behind it decides by itself
     gaps = [
         place
         for place in range(1, len(local_ns))
         if abs(local_ns[place] - local_ns[place - 1]) > _GOES_ON_NS
     ]
-    found: list[int | None] = []
     for begin, end in itertools.pairwise([0, *gaps, len(local_ns)]):
         joins_before = begin == 0 and _goes_on(before_ns, local_ns[begin])
         joins_after = end == len(local_ns) and _goes_on(local_ns[end - 1], after_ns)

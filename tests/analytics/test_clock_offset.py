@@ -1,9 +1,10 @@
-"""The offset between two clocks from signals of the same work: right, or not given."""
+"""Offset and rate between two clocks from signals of the same work: right, or not given."""
 
 import numpy as np
 import pytest
 
 from analytics.telemetry.clock_offset import estimate_offset
+from analytics.telemetry.clock_skew import estimate_skew
 
 S = 10**9
 HOUR = 3600 * S
@@ -51,3 +52,38 @@ def test_signals_that_decide_nothing_give_no_offset(other):
 def test_work_that_repeats_itself_gives_no_offset():
     even = signal(0.5, 0.0, period=True), signal(1.0, 30.0, period=True)
     assert estimate_offset(*even[0], *even[1], most_ns=HOUR) is None
+
+
+def drifting(hours: float, ppm: float):
+    """Steps of 10 to 120 s and samples of them every second by a clock of this rate."""
+    rng = np.random.default_rng(5)
+    edges = np.cumsum(rng.uniform(10, 120, round(hours * 60)))
+    busy = (np.arange(len(edges)) % 2).astype(float)
+    true = np.arange(edges[0], edges[-1], 1.0)
+    there = busy[np.searchsorted(edges, true, side="right") - 1]
+    shown = true * (1 + ppm * 1e-6) + 37.0
+    steps = ((edges + 1e6) * S).astype(np.int64), busy
+    return *steps, ((shown + 1e6) * S).astype(np.int64), there
+
+
+@pytest.mark.parametrize("ppm", [50.0, -120.0])
+def test_a_known_rate_is_found_within_its_stated_error(ppm):
+    signals = drifting(24, ppm)
+    offset = estimate_offset(*signals, most_ns=HOUR)
+    assert offset is not None
+    skew = estimate_skew(*signals, offset)
+    assert skew is not None
+    assert abs(skew.skew_ppm - ppm) <= skew.uncertainty_ppm < abs(ppm) / 2
+    # about 26 hours at 50 ppm are 4.7 s
+    assert skew.drift_ns == pytest.approx(abs(ppm) * 1e-6 * skew.span_ns, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("hours", "ppm"),
+    [(24, 0.0), (0.5, 50.0), (0.2, 0.0)],  # the same rate; and too short to tell
+)
+def test_a_rate_that_is_not_more_than_its_error_is_not_told(hours, ppm):
+    signals = drifting(hours, ppm)
+    offset = estimate_offset(*signals, most_ns=HOUR)
+    assert offset is not None
+    assert estimate_skew(*signals, offset) is None

@@ -17,11 +17,11 @@ from tests.conftest import PIPELINE, STARTED_UNIX_NS
 S = 10**9
 
 
-@pytest.fixture
-def irregular(paper):
+@pytest.fixture(params=[40])
+def irregular(paper, request):
     """A run whose steps are busy or not by chance; its edges in seconds from its start."""
     rng = np.random.default_rng(3)
-    windows = rng.integers(5, 60, 40)
+    windows = rng.integers(5, 60, request.param)
     begins = np.cumsum(windows) - windows
     steps = [
         paper.step(
@@ -55,6 +55,34 @@ def test_the_clock_of_a_log_is_fitted_to_the_run_it_was_taken_in(paper, irregula
     assert abs(about.clock_offset_ns - ahead_s * S) <= about.clock_uncertainty_ns <= 3 * S
     assert samples(paper.runs_dir, "min(sampled_unix_ns) OVER ()")[0][0] == about.first_unix_ns
     assert abs(about.first_unix_ns - STARTED_UNIX_NS) <= about.clock_uncertainty_ns
+    assert about.clock_skew_ppm is None  # 20 minutes are too short to tell one
+
+
+@pytest.mark.parametrize("irregular", [400], indirect=True)
+def test_a_clock_that_runs_faster_is_told_with_its_rate_and_loses_its_offset_alone(
+    paper, irregular, tmp_path
+):
+    begins, total = irregular
+    seconds = np.arange(total)
+    shown = STARTED_UNIX_NS + (seconds * (1 + 450e-6) * S).astype(np.int64)
+    busy = (np.searchsorted(begins, seconds, side="right") - 1) % 2
+    lines = [f"{time / S:.6f},{100 * share}" for time, share in zip(shown, busy, strict=True)]
+    path = tmp_path / "log.csv"
+    path.write_text("timestamp,gpu_util\n" + "\n".join(lines) + "\n")
+    options = ImportOptions(host="h", pipeline_id=PIPELINE, estimate_clock=True)
+    (outcome,) = import_telemetry(path, paper.runs_dir, options)
+    about = outcome.about
+    assert about is not None, outcome.reason
+    # an error of 1.5 s over the log
+    assert abs(about.clock_skew_ppm - 450) <= 1.5e6 / total
+    assert any(" ppm faster than the run's (error " in note for note in outcome.notes)
+    span_ns = about.last_unix_ns - about.first_unix_ns
+    assert span_ns == pytest.approx(int(shown[-1] - shown[0]), abs=10**4)
+    warehouse.load(paper.runs_dir)
+    warehouse.publish(paper.runs_dir)
+    with warehouse.open_published(paper.runs_dir) as con:
+        kept = con.execute("SELECT clock_skew_ppm FROM dim_import").fetchall()
+    assert kept == [(about.clock_skew_ppm,)]
 
 
 def test_a_log_that_does_not_move_with_the_run_keeps_its_clock(paper, irregular, tmp_path):
