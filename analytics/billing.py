@@ -18,6 +18,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -28,7 +29,7 @@ import duckdb
 from analytics import focus_files
 from analytics.errors import InputError
 from analytics.focus_files import RawRow
-from analytics.landing import find, insert, insert_records, land, landing_tables
+from analytics.landing import find, insert, insert_records, land, landing_tables, none_usable
 from analytics.schema import DimImport, FactImportReject
 
 SOURCE_KIND = "focus_bill"
@@ -66,6 +67,7 @@ class _Counts:
     num_read: int = 0
     num_loaded: int = 0
     num_rejected: int = 0
+    reasons: Counter[str] = dataclasses.field(default_factory=Counter)
     first_ns: int | None = None
     last_ns: int | None = None
 
@@ -88,8 +90,8 @@ def import_bill(path: Path, runs_dir: Path, files: Sequence[Path] | None = None)
     The same bytes are imported once. Parts of one export belong in one folder: of two imports of
     one account and billing period only the later is in force (view bill_line); bill_standing.py
     says so.
-    Raises InputError when there is no export at `path` or it is damaged, WarehouseError when the
-    landing zone cannot be written.
+    Raises InputError when there is no export at `path`, it is damaged or no line of it can be used,
+    WarehouseError when the landing zone cannot be written.
     """
     paths = focus_files.export_files(path) if files is None else list(files)
     if not paths:
@@ -105,6 +107,8 @@ def import_bill(path: Path, runs_dir: Path, files: Sequence[Path] | None = None)
         return known
     with landing_tables(runs_dir) as con:
         counts = _load(con, import_id, {_name(path, one): one for one in paths})
+        if not counts.num_loaded:
+            raise none_usable(str(path), counts.reasons, "docs/costs.md")
         about = DimImport(
             import_id=import_id,
             source_kind=SOURCE_KIND,
@@ -197,6 +201,7 @@ def _load(con: duckdb.DuckDBPyConnection, import_id: str, paths: dict[str, Path]
                 values = _checked(row)
             except _RefusedError as refused:
                 counts.num_rejected += 1
+                counts.reasons[str(refused)] += 1
                 rejects.append(_reject(import_id, row, name, str(refused)))
             else:
                 counts.seen(values)

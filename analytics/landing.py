@@ -161,6 +161,21 @@ def find(runs_dir: Path, import_id: str) -> DimImport | None:
     return manifest(folder) if (folder / MANIFEST).is_file() else None
 
 
+def none_usable(where: str, rejected: Mapping[str, int], docs: str) -> InputError:
+    """The answer to a source of which no row can be used.
+
+    rejected: reason -> rows; docs: the page that tells what each reason means.
+    """
+    if not rejected:
+        return InputError(f"{where}: it has no row to import.")
+    counted = sorted(rejected.items(), key=lambda pair: -pair[1])[:5]
+    reasons = ", ".join(f"{name}: {num:,}" for name, num in counted)
+    return InputError(
+        f"{where}: none of its {sum(rejected.values()):,} rows can be used ({reasons}). See "
+        f"{docs} for what each reason means."
+    )
+
+
 def options_text(told: Mapping[str, object]) -> str | None:
     """Options that change what rows mean as DimImport keeps them; untold ones are left out."""
     given = [f"{name}={value}" for name, value in sorted(told.items()) if value not in (None, ())]

@@ -14,13 +14,14 @@ from __future__ import annotations
 import csv
 import dataclasses
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from analytics.billing import instant
 from analytics.errors import InputError
 from analytics.focus_files import digest
-from analytics.landing import find, insert_records, land, landing_tables
+from analytics.landing import find, insert_records, land, landing_tables, none_usable
 from analytics.records import columns, from_mapping, table_key
 from analytics.schema import DimImport, DimPool, DimTeam, FactImportReject, FactPoolEvent
 
@@ -56,8 +57,8 @@ def looks_like_pools(path: Path) -> bool:
 def import_pools(path: Path, runs_dir: Path) -> DimImport:
     """Import pools, teams and allocations from a CSV file or a folder of them.
 
-    Raises InputError when there is no such file or it cannot be read, WarehouseError when the
-    landing zone cannot be written.
+    Raises InputError when there is no such file, it cannot be read or no row of it can be used,
+    WarehouseError when the landing zone cannot be written.
     """
     paths = _files(path)
     if not paths:
@@ -74,6 +75,9 @@ def import_pools(path: Path, runs_dir: Path) -> DimImport:
     found: dict[type, _Rows] = {}
     for one in paths:
         _read(one, import_id, found)
+    if not any(rows.records for rows in found.values()):
+        reasons = Counter(reject.reason for rows in found.values() for reject in rows.rejects)
+        raise none_usable(str(path), reasons, "docs/costs.md")
     about = _about(path, paths, found, import_id, sha256, num_bytes)
     with landing_tables(runs_dir) as con:
         for rows in found.values():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def import_dumps(
 ) -> DimImport:
     """Import the dumps of one job, one a rank, into the landing zone; what became of them.
 
-    Raises InputError when one is no dump, or two are of one rank.
+    Raises InputError when one is no dump, two are of one rank, or no entry can be used.
     """
     sha256, num_bytes = content_hash(paths)
     known = landing.find(runs_dir, sha256[:16])
@@ -127,6 +127,10 @@ def import_dumps(
                 "Name the dumps of one job, one a rank."
             )
         dumps[dump.rank] = dump
+    if not any(dump.entries for dump in dumps.values()):
+        where = paths[0].name if len(paths) == 1 else paths[0].parent.name
+        reasons = Counter(reason for dump in dumps.values() for _, reason, _ in dump.rejects)
+        raise landing.none_usable(where, reasons, "docs/traces.md")
     about = _about(list(dumps.values()), paths, sha256, num_bytes, host)
     records = _records(dumps, about, host)
     num_records = sum(not isinstance(record, FactImportReject) for record in records)

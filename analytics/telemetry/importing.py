@@ -22,7 +22,7 @@ import duckdb
 
 from analytics import landing
 from analytics.contradictions import SAMPLES, contradictions_query
-from analytics.errors import ConfigError, InputError, SeqscaleError
+from analytics.errors import ConfigError, InputError
 from analytics.records import table_key
 from analytics.schema import DimImport, FactDeviceSample
 from analytics.sources.files import file_sha256, shown, unreadable
@@ -151,8 +151,13 @@ def _handed_on(source: ImportSource, form: str, runs_dir: Path, options: ImportO
 
         about = import_pools(source.path, runs_dir)
     is_new = runs_dir / landing.FOLDER / about.import_id not in before
-    status = IMPORTED if is_new else ALREADY
-    return Outcome(path=str(source.path), status=status, about=about, notes=tuple(notes))
+    return Outcome(
+        path=str(source.path),
+        status=IMPORTED if is_new else ALREADY,
+        reason=None if is_new else _unchanged(about),
+        about=about,
+        notes=tuple(notes),
+    )
 
 
 def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportOptions) -> Outcome:
@@ -174,7 +179,7 @@ def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportO
         _read(plain, form, gathering, where)
         gathering.finish()
         if not gathering.num_loaded:
-            raise _nothing(where, gathering)
+            raise landing.none_usable(where, gathering.rejected, "docs/telemetry.md")
         fitted = fit_to_run(con, runs_dir, options.pipeline_id) if options.estimate_clock else None
         if options.estimate_clock and fitted is None:
             gathering.note(
@@ -280,18 +285,11 @@ def _already(path: Path, known: DimImport, options: ImportOptions, runs_dir: Pat
             f"--drop-gone --runs-dir {runs_dir}' and then this command again."
         )
     landing.check_same_options(known, options.meaning(), shown(path), runs_dir)
-    reason = f"the same bytes were imported before as {known.import_id}; nothing was changed"
-    return Outcome(path=str(path), status=ALREADY, reason=reason, about=known)
+    return Outcome(path=str(path), status=ALREADY, reason=_unchanged(known), about=known)
 
 
-def _nothing(where: str, gathering: Gathering) -> SeqscaleError:
-    if not gathering.num_rejected:
-        return InputError(f"{where}: it has no row to import.")
-    reasons = ", ".join(f"{name}: {num:,}" for name, num in gathering.rejected.most_common(5))
-    return InputError(
-        f"{where}: none of its {gathering.num_rejected:,} rows can be used ({reasons}). See "
-        "docs/telemetry.md for what each reason means."
-    )
+def _unchanged(known: DimImport) -> str:
+    return f"the same bytes were imported before as {known.import_id}; nothing was changed"
 
 
 def _merged_counts(con: duckdb.DuckDBPyConnection) -> tuple[int, int]:
