@@ -3,8 +3,12 @@
 The same table stands in docs/telemetry.md.
 """
 
+import collections
+import itertools
 import os
 import re
+import statistics
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -176,3 +180,89 @@ def test_a_masked_uuid_is_no_identity(telemetry, tmp_path):
     assert found[0] == (
         "gpu-0", 69.85, 700.0, "NVIDIA H100 80GB HBM3", "nvidia-smi, driver 590.48.01",
     )  # fmt: skip
+
+
+# What the manifest of these files knows of their values: of all rows together the length [s], mean
+# of the utilisation and shares of rows at 100 % and at 0, least and most power [W].
+VALUES = [
+    ("nvsmi/nanogpt_8gpu_iso_25.csv", PLAIN, {
+        "num_devices": 8, "length_s": 158, "full": 0.975, "least_w": 238, "most_w": 424}),
+    ("nvsmi/nanogpt_8gpu_iso_f4f827dd.csv", PLAIN, {
+        "num_devices": 8, "length_s": 266, "mean": 0.836, "idle": 0.154, "least_w": 72,
+        "most_w": 698, "gap_s": 2.3}),
+    ("nvsmi/openad_a6000_2gpu.csv", ZONED, {"num_devices": 2, "length_s": 479}),  # 8 minutes
+    ("nvsmi/flame_power_50ms.csv", ZONED, {"num_devices": 1, "every_s": 0.05, "mean": None}),
+    ("nvsmi/plato_noheader.csv", ZONED, {"num_devices": 1, "every_s": 5.0, "length_s": 9637}),
+    ("nvsmi/miris_v100s_1gpu.csv", ZONED, {"num_devices": 1, "every_s": 1.0}),  # -l 1
+    ("nvsmi/adial_datetime_split.csv", DAY_FIRST, {"least_w": 1, "most_w": 1, "length_s": 0}),
+    ("dcgm/aicr_h100x8_metrics.prom", TAKEN, {"num_devices": 8}),
+    ("dmon/dmon_rtxpro6000_busy.txt", STARTED, {"num_devices": 1, "length_s": 9}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "options", "expected"), VALUES)
+def test_the_values_of_a_real_file_are_those_of_its_manifest(
+    telemetry, tmp_path, name, options, expected
+):
+    import_telemetry(telemetry / name, tmp_path, options)
+    found = samples(tmp_path, "device_id", "sampled_unix_ns", "utilization_share", "power_w")
+    times = [time for _, time, _, _ in found]
+    shares = [share for _, _, share, _ in found if share is not None]
+    powers = [power for *_, power in found if power is not None]
+    steps = [
+        (later - sooner) / 1e9
+        for (before, sooner, *_), (device, later, *_) in itertools.pairwise(found)
+        if before == device
+    ]
+    told = {
+        "num_devices": len({device for device, *_ in found}),
+        "length_s": (max(times) - min(times)) / 1e9,
+        "gap_s": max(steps, default=None),
+        "every_s": statistics.median(steps) if steps else None,
+        "mean": statistics.mean(shares) if shares else None,
+        "full": shares.count(1.0) / len(found),
+        "idle": shares.count(0.0) / len(found),
+        "least_w": min(powers, default=None),
+        "most_w": max(powers, default=None),
+    }
+    # half a unit of the manifest's last digit; it cuts 15.45 % off at 15.4
+    within = {"mean": 6e-4, "full": 6e-4, "idle": 6e-4, "every_s": 0.01, "gap_s": 0.05}
+    for key, value in expected.items():
+        assert told[key] == pytest.approx(value, abs=within.get(key, 0.5)), key
+
+
+def test_the_gpu_that_stands_out_is_the_one_of_the_manifest(telemetry, tmp_path):
+    import_telemetry(telemetry / "nvsmi/nanogpt_8gpu_iso_25.csv", tmp_path, PLAIN)
+    found = samples(tmp_path, "power_w", "device_id", "temperature_c")
+    assert max(found) == (424.07, "gpu-1", 60.0)
+
+
+def test_gpus_of_one_log_keep_their_own_moments(telemetry, tmp_path):
+    # as the file has it: of 473 pairs 53 lie 1 ms apart, one 2 ms and the others none
+    import_telemetry(telemetry / "nvsmi/openad_a6000_2gpu.csv", tmp_path, ZONED)
+    found = samples(tmp_path, "device_id", "sampled_unix_ns")
+    first, second = ([t for d, t in found if d == name] for name in ("gpu-0", "gpu-1"))
+    apart = collections.Counter(b - a for a, b in zip(first, second, strict=True))
+    assert apart == {0: 419, 1_000_000: 53, 2_000_000: 1}
+
+
+def test_a_series_that_some_gpus_lack_is_missing_for_them_alone(telemetry, tmp_path):
+    # MEM_COPY_UTIL stands there for GPUs 0 to 5 only, the utilisation for all
+    import_telemetry(telemetry / "dcgm/aicr_h100x8_metrics.prom", tmp_path, TAKEN)
+    found = samples(tmp_path, "memory_busy_share", "utilization_share", "device_name")
+    assert sorted(busy is None for busy, _, _ in found) == [False] * 6 + [True] * 2
+    assert [share for _, share, _ in found] == [0.0] * 8
+    assert {name for *_, name in found} == {"NVIDIA H100 80GB HBM3"}
+
+
+def test_duty_cycles_of_an_archive_are_percent_of_each_container(telemetry, tmp_path):
+    name = "alibaba/pod_gpu_duty_cycle_anon.tar.gz"
+    import_telemetry(telemetry / name, tmp_path, MAPPED)
+    shares = [share for (share,) in samples(tmp_path, "utilization_share")]
+    with tarfile.open(telemetry / name) as archive:
+        (member,) = (one for one in archive if one.isfile())
+        lines = archive.extractfile(member).read().decode().splitlines()
+    told = [float(line.split(",")[0]) / 100 for line in lines[1:]]
+    assert len(shares) == len(told) == 157_417
+    assert sum(shares) == pytest.approx(sum(told))
+    assert (min(shares), max(shares)) == (min(told), pytest.approx(max(told)))
