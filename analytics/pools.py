@@ -38,6 +38,7 @@ _KINDS: tuple[tuple[type, tuple[str, ...]], ...] = (
 _ALLOWED = {"event": EVENTS, "cloud": CLOUDS, "purchase": PURCHASES}
 _TEXT_CHARS = 200
 _MOST_BYTES = 256 * 2**20
+_MOST_ROWS = 1_000_000  # they are held in memory, to be compared by their keys
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -116,6 +117,11 @@ def _read(path: Path, import_id: str, found: dict[type, _Rows]) -> None:
             reader = csv.DictReader(file, skipinitialspace=True)
             for cells in reader:
                 rows.num_read += 1
+                if rows.num_read > _MOST_ROWS:
+                    raise InputError(
+                        f"{path}: with this file there are more than {_MOST_ROWS:,} rows of its "
+                        "kind. Cut it into smaller files and import them one by one."
+                    )
                 try:
                     made = _record(record, cells)
                     key = tuple(getattr(made, name) for name in table_key(record))

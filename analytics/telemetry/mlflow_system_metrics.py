@@ -57,7 +57,7 @@ def import_sqlite(path: Path, gathering: Gathering, where: str) -> None:
         )
         for number, run, key, value, time_ms in found:
             metrics.take(number, str(run), str(key), str(value), str(time_ms))
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:  # a message of SQLite may hold any bytes
         raise InputError(
             f"{where}: this is not an MLflow store that can be read ({error}). Expected the table "
             "'metrics' that MLflow keeps in mlflow.db."

@@ -48,6 +48,9 @@ def mlflow_json(moment: object) -> str:
 
 def sqlite(path: Path, moment: object) -> None:
     with sqlite3.connect(path) as con:
+        con.execute(
+            "PRAGMA page_size = 512"
+        )  # small, so that a damaged byte is seldom an empty one
         con.execute("CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan BOOLEAN)")
         con.execute("INSERT INTO metrics VALUES (?, 5, ?, 'r', 0, FALSE)", [POWER, moment])
     con.close()
@@ -114,7 +117,7 @@ EMPTY = {
 }  # fmt: skip
 
 
-def given(folder: Path, content) -> Path:
+def source_of(folder: Path, content) -> Path:
     """A source named as no form is: its rank at the end, which dumps need."""
     path = folder / "source_0"
     if callable(content):
@@ -130,7 +133,7 @@ def test_every_form_that_is_known_is_here():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_source_of_which_no_row_can_be_used_is_refused_and_leaves_nothing(tmp_path, form):
-    path = given(tmp_path, FORMS[form][1])
+    path = source_of(tmp_path, FORMS[form][1])
     [outcome] = import_telemetry(path, tmp_path / "runs", TOLD)
     assert (outcome.status, outcome.about) == (REFUSED, None)
     assert "rows can be used (" in outcome.reason or "entries are no events" in outcome.reason
@@ -139,7 +142,7 @@ def test_a_source_of_which_no_row_can_be_used_is_refused_and_leaves_nothing(tmp_
 
 @pytest.mark.parametrize("form", EMPTY)
 def test_a_source_without_a_row_is_refused_and_leaves_nothing(tmp_path, form):
-    [outcome] = import_telemetry(given(tmp_path, EMPTY[form]), tmp_path / "runs", TOLD)
+    [outcome] = import_telemetry(source_of(tmp_path, EMPTY[form]), tmp_path / "runs", TOLD)
     assert (outcome.status, outcome.about) == (REFUSED, None)
     assert "no row to import" in outcome.reason or "no event with a time" in outcome.reason
     assert landing.landed(tmp_path / "runs") == []
@@ -147,7 +150,7 @@ def test_a_source_without_a_row_is_refused_and_leaves_nothing(tmp_path, form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_source_that_was_imported_before_is_told_as_such(tmp_path, form):
-    path = given(tmp_path, FORMS[form][0])
+    path = source_of(tmp_path, FORMS[form][0])
     [first] = import_telemetry(path, tmp_path / "runs", TOLD)
     assert (first.status, first.reason) == (IMPORTED, None)
     [again] = import_telemetry(path, tmp_path / "runs", TOLD)
@@ -159,7 +162,7 @@ def test_a_source_that_was_imported_before_is_told_as_such(tmp_path, form):
 
 
 def test_a_command_of_which_nothing_can_be_used_ends_in_two(tmp_path):
-    path = given(tmp_path, FORMS[BILL][1])
+    path = source_of(tmp_path, FORMS[BILL][1])
     runs = ["--runs-dir", str(tmp_path / "runs")]
     result = CliRunner().invoke(app, ["import-telemetry", str(path), *runs])
     assert result.exit_code == 2

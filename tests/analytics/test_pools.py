@@ -67,6 +67,18 @@ def test_a_row_that_cannot_be_used_is_refused_with_its_reason(tmp_path, line, re
     assert reject[1:4] == ("pool_events.csv", 4, reason)
 
 
+def test_more_rows_than_memory_is_meant_for_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("analytics.pools._MOST_ROWS", 3)
+    path = tmp_path / "pools.csv"
+    rows = [f"p{n},own" for n in range(4)]
+    path.write_text("\n".join(["pool_id,cloud", *rows[:3]]))
+    assert import_pools(path, tmp_path / "runs").num_loaded == 3
+    for more in (rows[3], "x"):  # rejected rows are held too
+        path.write_text("\n".join(["pool_id,cloud", *rows[:3], more]))
+        with pytest.raises(InputError, match="more than 3 rows of its kind"):
+            import_pools(path, tmp_path / "runs")
+
+
 def test_a_file_of_another_form_is_refused_with_what_is_wanted(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(b"\xff\xfe\x00garbage")
