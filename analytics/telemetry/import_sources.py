@@ -79,3 +79,13 @@ def irregular(path: Path) -> InputError:
         f"{shown(path)}: this is no regular file (a pipe, a device or a link to nothing). Give the "
         "file that holds the rows."
     )
+
+
+def check_name(path: Path) -> None:
+    """Raise InputError when a name cannot be kept: what was imported is known by it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{shown(path)}: this name is not UTF-8 and cannot be kept. Rename the file or folder."
+        ) from None

@@ -31,7 +31,13 @@ from analytics.telemetry.bounded_text import decoded, head, is_packed, numbered_
 from analytics.telemetry.dcgm_text import import_dcgm_text
 from analytics.telemetry.gathering import Gathering
 from analytics.telemetry.import_options import ImportOptions
-from analytics.telemetry.import_sources import IRREGULAR, ImportSource, irregular, sources_at
+from analytics.telemetry.import_sources import (
+    IRREGULAR,
+    ImportSource,
+    check_name,
+    irregular,
+    sources_at,
+)
 from analytics.telemetry.json_documents import read_json
 from analytics.telemetry.named_run import check_run
 from analytics.telemetry.nvidia_smi_capture import import_capture
@@ -93,19 +99,21 @@ def import_telemetry(
     try:
         found = sources_at(path)
     except InputError as error:
-        return [Outcome(path=str(path), status=REFUSED, reason=str(error))]
+        return [Outcome(path=shown(path), status=REFUSED, reason=str(error))]
     outcomes = []
     for source in found:
         try:
             outcomes.append(_import_one(source, runs_dir, told))
         except (InputError, ConfigError) as error:
-            outcomes.append(Outcome(path=str(source.path), status=REFUSED, reason=str(error)))
+            outcomes.append(Outcome(path=shown(source.path), status=REFUSED, reason=str(error)))
     return outcomes
 
 
 def _import_one(source: ImportSource, runs_dir: Path, options: ImportOptions) -> Outcome:
     """Import one source; raises SeqscaleError when it is refused."""
     path = source.path
+    for one in source.files or mlflow_metrics.store_files(path) or [path]:
+        check_name(one.relative_to(path.parent))
     if source.form == IRREGULAR:
         raise irregular(path)
     if source.form == "mlflow_store":
@@ -152,7 +160,7 @@ def _handed_on(source: ImportSource, form: str, runs_dir: Path, options: ImportO
         about = import_pools(source.path, runs_dir)
     is_new = runs_dir / landing.FOLDER / about.import_id not in before
     return Outcome(
-        path=str(source.path),
+        path=shown(source.path),
         status=IMPORTED if is_new else ALREADY,
         reason=None if is_new else _unchanged(about),
         about=about,
@@ -217,7 +225,7 @@ def _landed(path: Path, plain: Path, form: str, runs_dir: Path, options: ImportO
         )
         landing.land(con, runs_dir, about)
     return Outcome(
-        path=str(path),
+        path=shown(path),
         status=IMPORTED,
         about=about,
         rejected=dict(gathering.rejected),
@@ -285,7 +293,7 @@ def _already(path: Path, known: DimImport, options: ImportOptions, runs_dir: Pat
             f"--drop-gone --runs-dir {runs_dir}' and then this command again."
         )
     landing.check_same_options(known, options.meaning(), shown(path), runs_dir)
-    return Outcome(path=str(path), status=ALREADY, reason=_unchanged(known), about=known)
+    return Outcome(path=shown(path), status=ALREADY, reason=_unchanged(known), about=known)
 
 
 def _unchanged(known: DimImport) -> str:

@@ -1,6 +1,8 @@
 """What holds of an import whatever its form: nothing usable is refused, and twice is told."""
 
+import dataclasses
 import json
+import os
 import pickle
 import sqlite3
 from pathlib import Path
@@ -169,3 +171,26 @@ def test_a_command_of_which_nothing_can_be_used_ends_in_two(tmp_path):
     assert (
         "none of its 1 rows can be used (unknown_currency: 1). See docs/costs.md" in result.output
     )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_source_whose_name_is_not_utf8_is_refused_and_told_in_words(tmp_path, form):
+    path = tmp_path / os.fsdecode(b"log\xff_0")
+    source_of(tmp_path, FORMS[form][0]).rename(path)
+    [outcome] = import_telemetry(path, tmp_path / "runs", TOLD)
+    assert outcome.status == REFUSED
+    assert "log\\xff_0" in outcome.reason and "Rename" in outcome.reason
+    json.dumps(dataclasses.asdict(outcome), ensure_ascii=False).encode()
+    assert landing.landed(tmp_path / "runs") == []
+
+
+def test_a_name_within_a_folder_that_is_not_utf8_refuses_what_it_is_part_of(tmp_path):
+    store = source_of(tmp_path, FORMS["mlflow_store"][0])
+    metrics = store / "0" / "r1" / "metrics" / "system"
+    bills = tmp_path / "bills"
+    bills.mkdir()
+    for folder, content in ((metrics, "1 2 3\n"), (bills, FORMS[BILL][0])):
+        (folder / os.fsdecode(b"part\xff")).write_text(content)
+        [outcome] = import_telemetry(store if folder == metrics else bills, tmp_path / "runs", TOLD)
+        assert outcome.status == REFUSED
+        assert "part\\xff" in outcome.reason
