@@ -16,7 +16,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -127,11 +127,10 @@ def import_dumps(
                 "Name the dumps of one job, one a rank."
             )
         dumps[dump.rank] = dump
-    if not any(dump.entries for dump in dumps.values()):
-        where = paths[0].name if len(paths) == 1 else paths[0].parent.name
-        reasons = Counter(reason for dump in dumps.values() for _, reason, _ in dump.rejects)
-        raise landing.none_usable(where, reasons, "docs/traces.md")
     about = _about(list(dumps.values()), paths, sha256, num_bytes, host)
+    if not about.num_loaded:
+        reasons = Counter(reason for dump in dumps.values() for _, reason, _ in dump.rejects)
+        raise landing.none_usable(about.source_name, reasons, "docs/traces.md")
     records = _records(dumps, about, host)
     num_records = sum(not isinstance(record, FactImportReject) for record in records)
     about = dataclasses.replace(about, num_records=num_records)
@@ -173,9 +172,7 @@ def _entry(entry: Any) -> Entry | str:
     is_p2p = entry.get("is_p2p") is True
     sequence = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
     name = entry.get("profiling_name")
-    if created is None or not isinstance(sequence, int) or not isinstance(name, str):
-        return "incomplete"
-    if not _is_whole(sequence):
+    if created is None or not isinstance(name, str) or not _is_whole(sequence):
         return "incomplete"
     began = _time(entry.get("time_discovered_started_ns"))
     ended = _time(entry.get("time_discovered_completed_ns"))
@@ -204,7 +201,7 @@ def _listed(value: Any) -> Any:
     return [list(one[:9]) if isinstance(one, list | tuple) else one for one in value[:64]]
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
 
 
@@ -226,12 +223,9 @@ def _shown(entry: Any) -> str:
 
 
 def _group_sizes(config: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, group in config.items() if isinstance(config, dict) else ():
-        ranks = _ranks(group)
-        if ranks and isinstance(name, str):
-            found[name] = len(ranks)
-    return found
+    groups = config.items() if isinstance(config, dict) else ()
+    sizes = {name: len(_ranks(group)) for name, group in groups if isinstance(name, str)}
+    return {name: size for name, size in sizes.items() if size}
 
 
 def _size_of_default(config: Any, entries: Sequence[Any]) -> dict[str, int]:

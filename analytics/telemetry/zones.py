@@ -61,7 +61,7 @@ def _offsets_of(minute: int, zone: zoneinfo.ZoneInfo) -> tuple[int, int]:
 
 def passes(
     local_ns: Sequence[int], shift_ns: int, before_ns: int | None, after_ns: int | None
-) -> list[int | None]:
+) -> Sequence[int | None]:
     """Which pass each time of a repeated hour belongs to, 0 or 1; None where nothing decides.
 
     local_ns: a device's wall clock times within the hour, in the order of the log [ns].
