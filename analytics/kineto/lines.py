@@ -93,8 +93,8 @@ def parsed_heads(texts: list[bytes]) -> list[dict[str, Any]]:
     """
     joined = b'},{"name": "'.join(text.rstrip(b", \n") for text in texts)
     found: list[dict[str, Any]] = parse(b'[{"name": "' + joined + b"}]") if texts else []
-    if len(found) != len(texts):
-        raise orjson.JSONDecodeError("a name ends inside another", "", 0)
+    if len(found) != len(texts) or not all(isinstance(head["name"], str) for head in found):
+        raise orjson.JSONDecodeError("a name ends inside another, or is no text", "", 0)
     return found
 
 
@@ -127,6 +127,12 @@ def scan(text: bytes, end: int) -> Lines | None:
     categories, named, is_old = found
     times = heads + 1 + is_old
     if np.any(times + 1 > closes) or np.any(first[times] != _word('    "ts"')):
+        return None
+    # behind the times stand arguments and nothing else, or a key there would be passed over
+    has_args = times + 1 < closes
+    if np.any(first[times[has_args] + 1] != _word('    "arg')) or np.any(
+        (first[closes[has_args] - 1] & _mask(5)) != _word("    }")
+    ):
         return None
     spans = _spans(text, starts[times] + _TIMES_AT, starts[times + 1] - 1)
     if spans is None:
@@ -190,6 +196,8 @@ def _names(
         if end < 0:
             return None
         category = text[at[one] : end]
+        if b"\\" in category:
+            return None
         same = np.flatnonzero(left & (begins == begins[one]))
         for skip in range(8, len(category) + 1, 8):
             word = (category + b'"')[skip : skip + 8]
@@ -226,6 +234,11 @@ def _spans(text: bytes, begin: np.ndarray, end: np.ndarray) -> np.ndarray | None
         return None
     skipped = np.repeat(begin - np.cumsum(length) + length, length)
     said = np.frombuffer(text, np.uint8)[skipped + np.arange(len(skipped))].tobytes()
+    durations = np.flatnonzero(np.frombuffer(said, np.uint8) == ord("d"))
+    if not np.array_equal(
+        np.searchsorted(np.cumsum(length), durations, side="right"), np.arange(len(begin))
+    ):
+        return None  # not one duration on each line
     joined = said.replace(b', "dur": ', b" ").replace(b",\n", b" ").replace(b"\n", b" ")
     num_points = joined.count(b".")
     if num_points:
@@ -235,7 +248,9 @@ def _spans(text: bytes, begin: np.ndarray, end: np.ndarray) -> np.ndarray | None
         if num_points != len(spaces) or np.any(points + 4 != spaces):
             return None
         joined = joined.replace(b".", b"")
-    if joined.translate(None, _DIGITS) or b"  " in joined or joined.count(b" ") != 2 * len(begin):
+    if joined.translate(None, _DIGITS) or b"  " in joined or joined.startswith(b" "):
+        return None
+    if joined.count(b" ") != 2 * len(begin):
         return None
     times = np.fromstring(joined, np.int64, sep=" ").reshape(-1, 2)
     if np.any(times >= _LARGEST_US * (1000 if num_points else 1)):

@@ -65,7 +65,10 @@ latest AS (
         UNION ALL
         SELECT max(last_unix_ns) FROM last_record
         UNION ALL
-        SELECT max(sampled_unix_ns) FROM fact_device_sample
+        SELECT max(sampled_unix_ns)
+        FROM fact_device_sample
+        -- a sample of a wrong clock, from after it came to us, ends nothing
+        WHERE sampled_unix_ns <= coalesce(ingested_unix_ns, sampled_unix_ns) + 60000000000
         UNION ALL
         SELECT max(coalesce(last_sampled_unix_ns, minute_unix_ns + 60000000000))
         FROM fact_device_minute

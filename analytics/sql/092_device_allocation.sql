@@ -14,6 +14,8 @@ WITH minutes AS (
         min(sampled_unix_ns) // 60000000000 * 60000000000 AS first_minute_unix_ns,
         max(sampled_unix_ns) AS last_unix_ns
     FROM fact_device_sample
+    -- samples from after they came to us are of a wrong clock: no device was held until then
+    WHERE sampled_unix_ns <= coalesce(ingested_unix_ns, sampled_unix_ns) + 60000000000
     GROUP BY pipeline_id, host, device_id
     UNION ALL
     SELECT

@@ -234,3 +234,16 @@ def test_a_sample_tells_of_the_minutes_that_it_covers_by_half(back_s, num_minute
     with warehouse_of(event(0), event(1, "released"), *samples) as con:
         told = con.execute("SELECT count(*) FROM device_minute WHERE state = 'training'").fetchall()
     assert told == [(num_minutes,)]
+
+
+def test_a_sample_from_the_future_holds_no_device_until_then():
+    samples = [
+        sample(hour / 4, 0.5, ingested_unix_ns=NOON_NS + 3 * HOUR_NS) for hour in range(1, 9)
+    ]
+    late = {"sampled_unix_ns": NOON_NS + 60 * 365 * 24 * HOUR_NS}
+    late["ingested_unix_ns"] = NOON_NS + 3 * HOUR_NS
+    samples += [sample(0, 0.5, **late), sample(0, 0.5, device_id="gpu-7", **late)]
+    samples.append(sample(0.5, 0.5, device_id="gpu-7", ingested_unix_ns=NOON_NS + 3 * HOUR_NS))
+    assert check_same(event(0, pipeline_id=""), *samples)["gpu-0"] == (2.0, 6.0)
+    with warehouse_of(event(0, pipeline_id=""), *samples) as con:
+        assert con.execute("SELECT count(*) < 300 FROM device_minute").fetchall() == [(True,)]

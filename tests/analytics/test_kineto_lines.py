@@ -210,3 +210,37 @@ def test_json_that_is_broken_in_what_is_needed_is_refused(tmp_path):
     (tmp_path / "rank0.json").write_text(text_of([lines_of(GEMM), broken, lines_of(GEMM)]))
     with pytest.raises(InputError, match=r"rank0.json: the JSON of an event soon after .* broken"):
         next(read(tmp_path / "rank0.json"))
+
+
+def event_text(
+    *, cat="kernel", names='"name": "gemm"', ids='"pid": 0, "tid": 7', times='"ts": 10, "dur": 5',
+    args='"args": {\n      "device": 0\n    }',
+) -> str:  # fmt: skip
+    return f'  {{\n    "ph": "X", "cat": "{cat}", {names}, {ids},\n    {times},\n    {args}\n  }}'
+
+
+ODD = {
+    "ids behind the times": {
+        "args": '"pid": 0, "tid": 9,\n    "args": {\n      "device": 0\n    }'
+    },
+    "ids behind the arguments": {"args": '"args": {\n      "device": 0\n    },\n    "tid": 9'},
+    "times told again": {"args": '"ts": 50, "dur": 1,\n    "args": {\n      "device": 0\n    }'},
+    "an escaped category": {"cat": "ker\\u006eel"},
+    "no start": {"times": '"ts": , "dur": 5'},
+    "two durations": {"times": '"ts": 10, "dur": 5, "dur": 6'},
+    "a name told twice": {"names": '"name": "g", "name": 5'},
+}
+
+
+@pytest.mark.parametrize("odd", list(ODD))
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_odd_event_is_parsed_or_refused_wherever_it_stands(tmp_path, odd, place):
+    found = [event_text(), event_text(times='"ts": 100, "dur": 5')]
+    found.insert(place, event_text(**ODD[odd]))
+    path = tmp_path / "rank0.json"
+    path.write_text('{\n  "traceEvents": [\n' + ",\n".join(found) + "\n  ]\n}\n")
+    fast, slow = by_lines_and_parsed(path)
+    if isinstance(fast, InputError):
+        assert isinstance(slow, InputError) or odd == "a name told twice"
+    else:
+        assert [said(trace) for trace in fast] == [said(trace) for trace in slow]
