@@ -140,8 +140,8 @@ def evaluation(facts: RunFacts) -> Finding:
         f"{num_repeated} of {num} evaluations were repeated later and took {saved:.1%} of the job.",
         part=None,
         recoverable_share=saved,
-        recoverable_s=saved * facts.wall_s * facts.run["world_size"],
-        floor_s=(share - saved) * facts.wall_s * facts.run["world_size"],
+        recoverable_s=saved * facts.wall_s * facts.run["num_devices"],
+        floor_s=(share - saved) * facts.wall_s * facts.run["num_devices"],
         floor="the last evaluation of each run and kind",
         evidence=[
             Evidence(

@@ -138,7 +138,7 @@ def per_day(facts: RunFacts, share: float, *, of: str) -> dict[str, Any]:
     of_day = 1.0
     if kept is not None and of != JOB:
         of_day = kept + (redone if of == TRAINED else 0.0)
-    seconds = share * of_day * facts.run["world_size"] * DAY_S
+    seconds = share * of_day * facts.run["num_devices"] * DAY_S
     price = facts.run["device_hour_cost"]
     return {
         "share_of": of,

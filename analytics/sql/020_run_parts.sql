@@ -1,6 +1,6 @@
 -- run_parts: where the rank time of a run went, in seconds, and what all of it cost.
 -- Grain: one row per run with at least one recorded step. Units: rank-seconds.
--- Reads from: dim_run, fact_step. A part that no step measured is NULL. Steps in which waiting
+-- Reads from: dim_run, fact_step, rank_share. A part that no step measured is NULL. Steps in which waiting
 -- and wire were not told apart count in unsplit_comm_s and in neither of the two.
 -- num_recorded_steps []: Steps that at least one rank recorded
 -- num_rank_steps []: Recorded steps, counted once per rank
@@ -8,7 +8,8 @@
 -- unsplit_comm_s [s]: Blocked communication of steps in which waiting and wire were not told apart
 -- num_samples []: Sequences trained on
 -- num_trained_tokens []: Events trained on
--- cost []: Rank time x price of a device-hour, in the run's currency
+-- device_s [s]: All recorded device time: ranks that share a device count for their share of it
+-- cost []: Device time x price of a device-hour, in the run's currency
 SELECT
     fact_step.run_id,
     count(DISTINCT step) AS num_recorded_steps,
@@ -32,9 +33,10 @@ SELECT
     CAST(sum(num_tokens) AS BIGINT) AS num_trained_tokens,
     CAST(sum(num_rows) AS BIGINT) AS num_rows,
     CAST(sum(num_rows_ahead) AS BIGINT) AS num_rows_ahead,
-    CAST(
-        round(sum(window_s) / 3600 * any_value(dim_run.device_hour_cost), 6) AS DECIMAL(18, 6)
-    ) AS cost
+    sum(window_s * coalesce(rank_share.device_share, 1)) AS device_s,
+    CAST(round(device_s / 3600 * any_value(dim_run.device_hour_cost), 6) AS DECIMAL(18, 6)) AS cost
 FROM fact_step
 INNER JOIN dim_run ON fact_step.run_id = dim_run.run_id
+LEFT JOIN rank_share
+    ON fact_step.run_id = rank_share.run_id AND fact_step.rank = rank_share.rank
 GROUP BY fact_step.run_id;

@@ -1,7 +1,8 @@
 -- run_efficiency: what a run reached and what it cost, one line to compare arms by.
 -- Grain: one row per run. Units: in the names; shares are 0..1 and sum(a)/sum(b), never a mean of
 -- shares; money is in the run's currency.
--- Reads from: dim_run, dim_dataset, fact_evaluation, fact_schedule_trial, run_parts, step_balance.
+-- Reads from: dim_run, dim_dataset, fact_evaluation, fact_schedule_trial, run_parts, rank_share,
+-- step_balance.
 -- chosen_schedule []: The schedule a run went on with: its own, or what 'auto' picked; NULL when it ended before
 -- step_s [s]: Mean window of a step on a rank
 -- samples_per_s [1/s]: Sequences trained on by all ranks in one second
@@ -26,7 +27,8 @@
 -- hr_at_10 []: Share of users whose test target is among the model's first ten
 -- ndcg_at_10 []: Mean of 1/log2(1+rank) of the test target for ranks up to ten, else 0
 -- mrr []: Mean of 1/rank of the test target
--- device_hours [h]: Recorded step windows of all ranks; start-up and evaluation are not in it
+-- num_devices []: Devices of the ranks; those that share one count once, on CPU each rank for one
+-- device_hours [h]: Recorded step windows of those devices; start-up and evaluation are not in it
 -- cost []: Device-hours x price of a device-hour
 -- bubble_cost []: The part of cost that was not the ranks' own work, all causes of run_cause
 -- cost_per_1m_samples []: Cost of training on a million sequences
@@ -58,6 +60,15 @@ waste AS (
         run_id,
         CAST(sum(cost) FILTER (WHERE cause <> 'busy') AS DECIMAL(18, 6)) AS bubble_cost
     FROM run_cause
+    GROUP BY run_id
+),
+
+shared AS (
+    SELECT
+        run_id,
+        count(*) AS num_ranks,
+        round(sum(device_share), 6) AS num_devices
+    FROM rank_share
     GROUP BY run_id
 ),
 
@@ -125,7 +136,8 @@ SELECT
     popularity.mrr AS popularity_mrr,
     dim_run.instance_type,
     dim_run.device_hour_cost,
-    run_parts.window_s / 3600 AS device_hours,
+    dim_run.world_size + coalesce(shared.num_devices - shared.num_ranks, 0) AS num_devices,
+    run_parts.device_s / 3600 AS device_hours,
     run_parts.cost,
     waste.bubble_cost,
     CAST(
@@ -144,4 +156,5 @@ LEFT JOIN balance ON dim_run.run_id = balance.run_id
 LEFT JOIN model ON dim_run.run_id = model.run_id
 LEFT JOIN popularity ON dim_run.run_id = popularity.run_id
 LEFT JOIN waste ON dim_run.run_id = waste.run_id
+LEFT JOIN shared ON dim_run.run_id = shared.run_id
 LEFT JOIN picked ON dim_run.run_id = picked.run_id;

@@ -1,6 +1,6 @@
 -- allocation: from when to when a device was paid for, by whom and at which price.
 -- Grain: one row per 'allocated' event. Units: ns, hours, money in `currency`.
--- Reads from: fact_pool_event, dim_pool, dim_run, dim_attempt, fact_step, fact_span,
+-- Reads from: fact_pool_event, dim_pool, run_price, dim_attempt, fact_step, fact_span,
 -- fact_device_sample, fact_device_minute.
 -- A release ends the allocation of the run it names, or of any where it names none.
 -- A device is paid for once: an allocation ends at its release, at the next allocation of the same
@@ -73,17 +73,6 @@ latest AS (
         SELECT max(coalesce(last_sampled_unix_ns, minute_unix_ns + 60000000000))
         FROM fact_device_minute
     ) AS known
-),
-
-run_price AS (
-    SELECT
-        pipeline_id,
-        any_value(device_hour_cost) AS device_hour_cost,
-        any_value(currency) AS currency
-    FROM dim_run
-    WHERE device_hour_cost IS NOT NULL
-    GROUP BY pipeline_id
-    HAVING count(DISTINCT (device_hour_cost, currency)) = 1
 ),
 
 placed AS (

@@ -5,6 +5,7 @@
 -- worked on it; one that has neither, for as long as it was sampled, without a price.
 -- began_unix_ns [ns]: When it was allocated, UTC
 -- ended_unix_ns [ns]: When it was released, lost or given to another, as in allocation
+-- cost []: Cost of the stretch: that of the allocation, or its hours x the price; NULL without one
 -- allocation_source []: pool_event, run or samples
 WITH minutes AS (
     SELECT
@@ -87,6 +88,7 @@ SELECT
     purchase,
     device_hour_cost,
     currency,
+    cost,
     'pool_event' AS allocation_source
 FROM allocation
 UNION ALL BY NAME
@@ -98,6 +100,9 @@ SELECT
     ended_unix_ns,
     device_hour_cost,
     currency,
+    CAST(
+        round((ended_unix_ns - began_unix_ns) / 3.6e12 * device_hour_cost, 6) AS DECIMAL(18, 6)
+    ) AS cost,
     'run' AS allocation_source
 FROM ran
 UNION ALL BY NAME

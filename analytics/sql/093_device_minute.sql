@@ -5,13 +5,15 @@
 -- half of it; else what the samples tell, idle or training; without any, training if a step touches it.
 -- A minute without a sample of its own belongs to the next sample that speaks for at least half of it;
 -- if there is neither sample nor step, or no activity is told, the minute is unobserved, not idle.
+-- Costs of the minutes of an allocation add up to its cost exactly: a minute's is the cost until its end
+-- less that until its start, each rounded down to a micro-unit.
 -- minute_unix_ns [ns]: Start of the minute, UTC
 -- known_s [s]: Time of the minute in which the device is known to have been there
 -- allocated_s [s]: Of it, allocated
 -- observed_s [s]: Time of the minute that its own samples speak for, at most the minute
 -- active_share []: Activity over that time
 -- state []: unallocated, allocated_idle, training or unobserved
--- cost []: Allocated time x the price of the time, not rounded; NULL without a price or in two currencies
+-- cost []: Its part of the cost of what it was allocated for; NULL without a price or in two currencies
 WITH latest AS (
     SELECT max(ended_unix_ns) AS ended_unix_ns
     FROM device_allocation
@@ -62,6 +64,18 @@ known AS (
     GROUP BY host, device_id, minute
 ),
 
+held_minute AS (
+    SELECT
+        *,
+        CAST(ended_unix_ns - began_unix_ns AS HUGEINT) AS all_ns,
+        CAST(CAST(cost AS DECIMAL(38, 6)) * 1000000 AS HUGEINT) AS all_micros,
+        unnest(
+            generate_series(began_unix_ns // 60000000000, (ended_unix_ns - 1) // 60000000000)
+        ) AS minute
+    FROM device_allocation
+    WHERE ended_unix_ns > began_unix_ns
+),
+
 held AS (
     SELECT
         host,
@@ -73,23 +87,24 @@ held AS (
         -- money of two currencies is never added
         CASE WHEN count(DISTINCT currency) = 1 THEN max(currency) END AS currency,
         CASE WHEN count(DISTINCT currency) = 1
-            THEN sum(held_ns / 3600e9 * device_hour_cost)
+            THEN
+                CAST(
+                    CAST(sum(until_micros - since_micros) AS DECIMAL(24, 0)) * 0.000001
+                    AS DECIMAL(28, 6)
+                )
         END AS cost
     FROM (
         SELECT
             *,
-            least(ended_unix_ns, (minute + 1) * 60000000000)
-            - greatest(began_unix_ns, minute * 60000000000) AS held_ns
+            until_ns - since_ns AS held_ns,
+            all_micros * (since_ns - began_unix_ns) // all_ns AS since_micros,
+            all_micros * (until_ns - began_unix_ns) // all_ns AS until_micros
         FROM (
             SELECT
                 *,
-                unnest(
-                    generate_series(
-                        began_unix_ns // 60000000000, (ended_unix_ns - 1) // 60000000000
-                    )
-                ) AS minute
-            FROM device_allocation
-            WHERE ended_unix_ns > began_unix_ns
+                greatest(began_unix_ns, minute * 60000000000) AS since_ns,
+                least(ended_unix_ns, (minute + 1) * 60000000000) AS until_ns
+            FROM held_minute
         )
     )
     GROUP BY host, device_id, minute

@@ -1,6 +1,6 @@
 -- rank_day_parts: where the time of each rank went on each day; the views of parts sum over it.
 -- Grain: one row per run, rank, device, pool and day of the steps' start. Units: rank-seconds.
--- Reads from: fact_step, dim_rank, step_pool, dim_setting.
+-- Reads from: fact_step, dim_rank, step_pool, time_zone.
 -- A part that no step measured is NULL and counts 0 in the sum: the window is busy + straggler wait
 -- + exposed comm + unsplit comm + copy + data wait + host wait + kernel gap + unattributed.
 -- date_key []: Day of the steps' start, in the configured time zone
@@ -9,12 +9,7 @@
 -- window_s [s]: All recorded rank time
 -- unsplit_comm_s [s]: Blocked communication of steps in which waiting and wire were not told apart
 -- num_samples []: Sequences trained on
-WITH zone AS (
-    SELECT coalesce(max(value) FILTER (WHERE setting = 'time_zone'), 'UTC') AS time_zone
-    FROM dim_setting
-),
-
-placed AS (
+WITH placed AS (
     SELECT
         fact_step.*,
         dim_rank.host,
@@ -23,10 +18,10 @@ placed AS (
         step_pool.pool_id,
         CAST(
             (make_timestamp(fact_step.started_unix_ns // 1000) AT TIME ZONE 'UTC')
-            AT TIME ZONE zone.time_zone AS DATE
+            AT TIME ZONE time_zone.time_zone AS DATE
         ) AS date_key
     FROM fact_step
-    CROSS JOIN zone
+    CROSS JOIN time_zone
     LEFT JOIN dim_rank
         ON fact_step.run_id = dim_rank.run_id AND fact_step.rank = dim_rank.rank
     LEFT JOIN step_pool

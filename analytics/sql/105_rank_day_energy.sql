@@ -1,17 +1,12 @@
 -- rank_day_energy: the energy of each rank's steps, by day, device and pool; sums of it are by any of them.
 -- Grain: one row per run, rank, device, pool and day of the steps' start. Units: joules, rank-seconds.
--- Reads from: step_device, fact_step, step_pool, dim_setting. Ranks that share a device have each its
+-- Reads from: step_device, fact_step, step_pool, time_zone. Ranks that share a device have each its
 -- part of the energy. Steps whose samples were purged count as not observed.
 -- date_key []: Day of the steps' start, in the configured time zone
 -- pool_id []: Pool of the steps, as in step_pool; NULL when unknown
 -- window_s [s]: Recorded rank time
 -- energy_observed_s [s]: Of it, the time whose energy is known
 -- energy_j [J]: Energy in that time; NULL when none is known
-WITH zone AS (
-    SELECT coalesce(max(value) FILTER (WHERE setting = 'time_zone'), 'UTC') AS time_zone
-    FROM dim_setting
-)
-
 SELECT
     seen.run_id,
     seen.pipeline_id,
@@ -21,7 +16,7 @@ SELECT
     step_pool.pool_id,
     CAST(
         (make_timestamp(fact_step.started_unix_ns // 1000) AT TIME ZONE 'UTC')
-        AT TIME ZONE zone.time_zone AS DATE
+        AT TIME ZONE time_zone.time_zone AS DATE
     ) AS date_key,
     sum(seen.window_s) AS window_s,
     coalesce(sum(seen.energy_observed_s), 0) AS energy_observed_s,
@@ -37,5 +32,5 @@ LEFT JOIN step_pool
         seen.run_id = step_pool.run_id
         AND seen.rank = step_pool.rank
         AND seen.step = step_pool.step
-CROSS JOIN zone
+CROSS JOIN time_zone
 GROUP BY ALL;

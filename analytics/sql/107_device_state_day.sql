@@ -1,26 +1,21 @@
 -- device_state_day: how long each device was in each state on each day, by pool, and what that cost.
 -- Grain: one row per host, device, pool, day, state and currency. Units: seconds; money in `currency`.
--- Reads from: device_minute, dim_setting. A minute counts to the day it began in. What a minute was not
+-- Reads from: device_minute, time_zone. A minute counts to the day it began in. What a minute was not
 -- allocated counts as unallocated and costs nothing. Its sums over days and pools are device_state.
 -- date_key []: Day, in the configured time zone
 -- pool_id []: Pool that the device was allocated from; NULL when it was not, or none is known
 -- num_minutes []: Minutes of that state
 -- state_s [s]: Time in it
--- cost []: Its cost, not rounded; NULL without a price
-WITH zone AS (
-    SELECT coalesce(max(value) FILTER (WHERE setting = 'time_zone'), 'UTC') AS time_zone
-    FROM dim_setting
-),
-
-dated AS (
+-- cost []: Its cost, the sum of that of its minutes, exactly; NULL without a price
+WITH dated AS (
     SELECT
         device_minute.*,
         CAST(
             (make_timestamp(device_minute.minute_unix_ns // 1000) AT TIME ZONE 'UTC')
-            AT TIME ZONE zone.time_zone AS DATE
+            AT TIME ZONE time_zone.time_zone AS DATE
         ) AS date_key
     FROM device_minute
-    CROSS JOIN zone
+    CROSS JOIN time_zone
 )
 
 SELECT

@@ -11,6 +11,6 @@ SELECT
     currency,
     CAST(sum(num_minutes) AS BIGINT) AS num_minutes,
     sum(state_s) AS state_s,
-    CAST(round(sum(cost), 6) AS DECIMAL(28, 6)) AS cost
+    CAST(sum(cost) AS DECIMAL(28, 6)) AS cost
 FROM device_state_day
 GROUP BY host, device_id, state, currency;

@@ -1,6 +1,6 @@
 -- dim_date: every day of the years that the facts lie in, as the configured time zone counts days.
 -- Grain: one row per day, whole years without a gap; empty without any fact. Units: instants in ns.
--- Reads from: dim_setting, dim_run, fact_step, fact_span, fact_device_sample, fact_device_minute,
+-- Reads from: time_zone, dim_run, fact_step, fact_span, fact_device_sample, fact_device_minute,
 -- fact_pool_event, allocation, fact_cost.
 -- date_key []: The day
 -- year_number []: Its year
@@ -12,12 +12,7 @@
 -- began_unix_ns [ns]: Start of the day, UTC
 -- ended_unix_ns [ns]: Its end; a day of a clock change has 23 or 25 hours
 -- time_zone []: Zone in which the day begins
-WITH zone AS (
-    SELECT coalesce(max(value) FILTER (WHERE setting = 'time_zone'), 'UTC') AS time_zone
-    FROM dim_setting
-),
-
-seen AS (
+WITH seen AS (
     SELECT min(started_unix_ns) AS first_ns, max(started_unix_ns) AS last_ns FROM dim_run
     UNION ALL
     SELECT
@@ -43,18 +38,18 @@ seen AS (
 
 years AS (
     SELECT
-        zone.time_zone,
+        time_zone.time_zone,
         year(
             (make_timestamp(min(seen.first_ns) // 1000) AT TIME ZONE 'UTC')
-            AT TIME ZONE zone.time_zone
+            AT TIME ZONE time_zone.time_zone
         ) AS first_year,
         year(
             (make_timestamp(max(seen.last_ns) // 1000) AT TIME ZONE 'UTC')
-            AT TIME ZONE zone.time_zone
+            AT TIME ZONE time_zone.time_zone
         ) AS last_year
     FROM seen
-    CROSS JOIN zone
-    GROUP BY zone.time_zone
+    CROSS JOIN time_zone
+    GROUP BY time_zone.time_zone
 ),
 
 days AS (

@@ -1,7 +1,8 @@
 -- allocation_day: every allocation cut at the ends of days, its cost shared out exactly.
 -- Grain: one row per allocation and day. Units: ns, hours, money in `currency`.
--- Reads from: allocation, dim_date. The costs of the days of an allocation add up to its cost:
--- whole micro-units by largest remainder, the earlier day first.
+-- Reads from: allocation, dim_date. The costs of the days of an allocation add up to its cost
+-- exactly, and to those of its minutes: a day's is the cost until its end less that until its start,
+-- each rounded down to a micro-unit.
 -- date_key []: The day, in the configured time zone
 -- began_unix_ns [ns]: Start of the part of the allocation that lies in this day, UTC
 -- ended_unix_ns [ns]: End of that part, UTC
@@ -22,28 +23,6 @@ WITH parts AS (
         ON allocation.began_unix_ns < dim_date.ended_unix_ns
         AND allocation.ended_unix_ns > dim_date.began_unix_ns
     WHERE allocation.ended_unix_ns > allocation.began_unix_ns
-),
-
-floored AS (
-    SELECT
-        *,
-        all_micros * (ended_unix_ns - began_unix_ns) // all_ns AS floor_micros,
-        all_micros * (ended_unix_ns - began_unix_ns) % all_ns AS remainder
-    FROM parts
-),
-
-ranked AS (
-    SELECT
-        *,
-        row_number() OVER (
-            PARTITION BY host, device_id, pool_id, allocated_unix_ns
-            ORDER BY remainder DESC, date_key
-        ) AS place,
-        all_micros - CAST(
-            sum(floor_micros) OVER (PARTITION BY host, device_id, pool_id, allocated_unix_ns)
-            AS HUGEINT
-        ) AS num_left
-    FROM floored
 )
 
 SELECT
@@ -61,7 +40,9 @@ SELECT
     device_hour_cost,
     currency,
     CAST(
-        CAST(floor_micros + CASE WHEN place <= num_left THEN 1 ELSE 0 END AS DECIMAL(24, 0))
-        * 0.000001 AS DECIMAL(18, 6)
+        CAST(
+            all_micros * (ended_unix_ns - allocated_unix_ns) // all_ns
+            - all_micros * (began_unix_ns - allocated_unix_ns) // all_ns AS DECIMAL(24, 0)
+        ) * 0.000001 AS DECIMAL(18, 6)
     ) AS cost
-FROM ranked;
+FROM parts;

@@ -1,6 +1,6 @@
 -- bill_line: every line of a bill, with what it is for, and whether a later export replaced it.
 -- Grain: one row per line of an imported export. Units: hours, money in `currency`.
--- Reads from: fact_cost, dim_import, fact_pool_event, dim_pool, dim_price, dim_setting.
+-- Reads from: fact_cost, dim_import, fact_pool_event, dim_pool, dim_price, time_zone.
 -- An export holds the whole billing period of an account up to its day. Of two exports of the same
 -- account and period the one that was imported later is in force. Without a billing period a line
 -- belongs to the month (UTC) in which its charge began.
@@ -9,12 +9,7 @@
 -- line_kind []: device (hours of machines), service (other usage), tax, credit or purchase
 -- matched_pool_id []: Pool by its tag, else by the host that its resource names; NULL: untagged
 -- device_hours [h]: Billed device-hours; NULL when the pool's devices per instance are unknown
-WITH zone AS (
-    SELECT coalesce(max(value) FILTER (WHERE setting = 'time_zone'), 'UTC') AS time_zone
-    FROM dim_setting
-),
-
-lines AS (
+WITH lines AS (
     SELECT
         fact_cost.*,
         dim_import.imported_unix_ns,
@@ -54,7 +49,7 @@ matched AS (
         lines.*,
         CAST(
             (make_timestamp(lines.charge_began_unix_ns // 1000) AT TIME ZONE 'UTC')
-            AT TIME ZONE zone.time_zone AS DATE
+            AT TIME ZONE time_zone.time_zone AS DATE
         ) AS date_key,
         lines.import_id = latest.import_id AS is_in_force,
         CASE
@@ -73,7 +68,7 @@ matched AS (
         END AS line_kind,
         coalesce(lines.pool_id, host_pool.pool_id) AS matched_pool_id
     FROM lines
-    CROSS JOIN zone
+    CROSS JOIN time_zone
     INNER JOIN latest ON lines.account = latest.account AND lines.period_us = latest.period_us
     LEFT JOIN host_pool
         ON lower(parse_filename(lines.resource_id, FALSE, 'forward_slash')) = lower(host_pool.host)

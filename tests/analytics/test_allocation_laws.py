@@ -64,9 +64,24 @@ def readings(con) -> list[dict[str, tuple[float, float]]]:
     ]  # fmt: skip
 
 
+EXACT = ("allocation", "allocation_day", "allocation_state", "device_state", "device_minute")
+
+
+def exact_costs(con, view: str) -> dict[tuple[str, str], Decimal]:
+    """(device, currency) -> cost to the last micro-unit, of devices that pool events tell of."""
+    rows = con.execute(
+        f"SELECT device_id, currency, sum(cost) FROM {view} "
+        "WHERE device_id IN (SELECT device_id FROM fact_pool_event) "
+        "GROUP BY ALL HAVING sum(cost) > 0"
+    ).fetchall()
+    return {(device, currency): cost for device, currency, cost in rows}
+
+
 def check_same(*records, zone: str | None = None) -> dict[str, tuple[float, float]]:
     with warehouse_of(*records, zone=zone) as con:
         first, *others = readings(con)
+        exact = [exact_costs(con, view) for view in EXACT]
+    assert all(costs == exact[0] for costs in exact[1:])
     for other in others:
         assert other.keys() >= first.keys()  # device_state also tells devices of no pool
         for device, told in first.items():
@@ -163,6 +178,23 @@ def test_every_figure_of_activity_tells_idle_alike(figure):
         assert states(con, "allocation_state", "cause", "seconds") == {"allocated_idle": 3600}
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
+def test_minutes_days_and_states_of_an_odd_price_add_up_to_the_last_micro_unit(zone):
+    # 25 h and 1 ns at a third of a unit: no minute's cost is a whole number of micro-units
+    end = event(0, "released", event_unix_ns=NOON_NS + 25 * HOUR_NS + 1)
+    seen_s = [sample(n / 7, 0.5 * (n % 2), 60.0) for n in range(1, 40)]
+    records = [event(0, device_hour_cost=1 / 3), end, *seen_s]
+    check_same(*records, zone=zone)
+    with warehouse_of(*records, zone=zone) as con:
+        per_day = con.execute(
+            "SELECT date_key, (SELECT sum(cost) FROM device_state_day AS d "
+            "WHERE d.date_key = a.date_key), sum(cost) FROM allocation_day AS a GROUP BY ALL"
+        ).fetchall()
+        assert [told for _, told, _ in per_day] == [kept for _, _, kept in per_day]
+        assert len(per_day) == 2
+        assert exact_costs(con, "allocation") == {("gpu-0", "EUR"): Decimal("8.333333")}
+
+
 def test_money_of_two_currencies_is_not_added_in_a_minute():
     records = [
         event(0), event(0.005, device_hour_cost=100.0, currency="JPY", pipeline_id="b"),
@@ -247,3 +279,23 @@ def test_a_sample_from_the_future_holds_no_device_until_then():
     assert check_same(event(0, pipeline_id=""), *samples)["gpu-0"] == (2.0, 6.0)
     with warehouse_of(event(0, pipeline_id=""), *samples) as con:
         assert con.execute("SELECT count(*) < 300 FROM device_minute").fetchall() == [(True,)]
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "num_devices"),
+    [("cuda", "001", 2), ("cuda", "000", 1), ("cuda", "012", 3), ("cpu", "000", 3)],
+)
+def test_ranks_that_share_a_device_pay_for_it_once(device, devices, num_devices):
+    # three ranks for an hour at 3 an hour; on CPU each stands for a device of the price list
+    ranks = [rank_of("r", rank, device_id=f"gpu-{name}") for rank, name in enumerate(devices)]
+    steps = [step(0, 3600.0, rank=rank) for rank in range(3)]
+    lost = attempt(2, 1.0, is_kept=False, window_s=3 * 3600.0)
+    priced = run(device_hour_cost=3.0, currency="EUR", world_size=3, device=device)
+    with warehouse_of(priced, *ranks, *steps, lost) as con:
+        told = con.execute("SELECT num_devices, device_hours, cost FROM run_efficiency").fetchall()
+        by_cause = con.execute("SELECT sum(cost) FROM run_cause").fetchall()
+        by_day = con.execute("SELECT sum(cost) FROM cost_by_day").fetchall()
+        redone = con.execute("SELECT cost FROM attempt_redone").fetchall()
+    cost = 3 * num_devices
+    assert told == [(num_devices, num_devices, cost)]
+    assert by_cause == by_day == redone == [(cost,)]
