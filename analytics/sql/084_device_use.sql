@@ -13,6 +13,7 @@ WITH parts AS (
         pipeline_id,
         host,
         device_id,
+        attempt,
         max(device_name) AS device_name,
         count(*) AS num_samples,
         sum(observed_s) AS observed_s,
@@ -24,12 +25,13 @@ WITH parts AS (
         max(memory_total_bytes) AS memory_total_bytes,
         max(sampler_cpu_s) AS sampler_cpu_s
     FROM device_interval
-    GROUP BY pipeline_id, host, device_id
+    GROUP BY pipeline_id, host, device_id, attempt
     UNION ALL BY NAME
     SELECT
         pipeline_id,
         host,
         device_id,
+        attempt,
         max(device_name) AS device_name,
         sum(num_samples) AS num_samples,
         sum(observed_s) AS observed_s,
@@ -41,6 +43,26 @@ WITH parts AS (
         max(max_memory_total_bytes) AS memory_total_bytes,
         max(max_sampler_cpu_s) AS sampler_cpu_s
     FROM fact_device_minute
+    GROUP BY pipeline_id, host, device_id, attempt
+),
+
+-- each attempt has a sampler of its own, whose CPU time begins at 0
+samplers AS (
+    SELECT
+        pipeline_id,
+        host,
+        device_id,
+        sum(sampler_cpu_s) AS sampler_cpu_s
+    FROM (
+        SELECT
+            pipeline_id,
+            host,
+            device_id,
+            attempt,
+            max(sampler_cpu_s) AS sampler_cpu_s
+        FROM parts
+        GROUP BY pipeline_id, host, device_id, attempt
+    )
     GROUP BY pipeline_id, host, device_id
 )
 
@@ -55,6 +77,7 @@ SELECT
     sum(sm_active_s) / nullif(sum(sm_active_observed_s), 0) AS sm_active_share,
     max(memory_used_bytes) AS memory_used_bytes,
     max(memory_total_bytes) AS memory_total_bytes,
-    max(sampler_cpu_s) / nullif(sum(observed_s), 0) AS sampler_cpu_share
+    any_value(samplers.sampler_cpu_s) / nullif(sum(observed_s), 0) AS sampler_cpu_share
 FROM parts
+LEFT JOIN samplers USING (pipeline_id, host, device_id)
 GROUP BY pipeline_id, host, device_id;

@@ -7,26 +7,8 @@
 -- metered_energy_j [J]: By the counter where it is plausible, else by the power; NULL without either
 -- power_energy_j [J]: Power x time; NULL without power
 WITH minutes AS (
-    SELECT
-        pipeline_id,
-        host,
-        device_id,
-        minute_unix_ns,
-        observed_s,
-        metered_energy_j,
-        energy_j,
-        power_observed_s
     FROM device_sample_minute
     UNION ALL BY NAME
-    SELECT
-        pipeline_id,
-        host,
-        device_id,
-        minute_unix_ns,
-        observed_s,
-        metered_energy_j,
-        energy_j,
-        power_observed_s
     FROM fact_device_minute
 )
 
