@@ -39,6 +39,7 @@ FLOOR = {
     "analytics/schema_profile.py": [],
     "analytics/schema_telemetry.py": [],
     "analytics/schema_pools.py": [],
+    "analytics/schema_steps.py": [],
     "analytics/schema_trials.py": [],
     "analytics/hosts.py": [],
     "analytics/journal.py": [],
