@@ -87,6 +87,14 @@ def energy_by(con: duckdb.DuckDBPyConnection, *dimensions: str) -> list[Row]:
     return _by(con, "rank_day_energy", dimensions, sums)
 
 
+def noise_scale(con: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
+    """How noisy the run's gradients were: up to which batch size more samples still pay.
+
+    No row for a run that did not measure it: one rank, balanced ranks, or a run of before.
+    """
+    return _of_run(con, "run_noise", run_id, "run_id")
+
+
 def goodput(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> Row:
     """How much of a job's wall time went into steps that were kept; None when it is not told.
 

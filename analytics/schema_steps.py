@@ -97,3 +97,13 @@ class FactStep:
         lower=0,
         added=True,
     )
+    rank_gradient_norm_sq: float | None = column(
+        "Squared norm of the mean dense gradient of this rank's targets; NULL when not measured",
+        lower=0,
+        added=True,
+    )
+    gradient_norm_sq: float | None = column(
+        "Squared norm of the mean dense gradient of all ranks' targets; NULL when not measured",
+        lower=0,
+        added=True,
+    )

@@ -61,6 +61,7 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("exchange under compute", "overlap_share", percent),
     ("rows fetched ahead", "rows_ahead_share", percent),
     ("rows that the batch before also touches", "collision_share", percent),
+    ("gradient noise scale, sequences", "noise_scale_sequences", count),
     ("HR@10", "hr_at_10", figure),
     ("  of popularity ranking", "popularity_hr_at_10", figure),
     ("NDCG@10", "ndcg_at_10", figure),

@@ -14,6 +14,8 @@ from training.embeddings.table import ShardedTable
 from training.engine import Engine, EngineOptions, TransportFactory
 from training.sequences import SequenceWorkload, dense_optimizer, item_table
 
+NORMS_EVERY = 4  # steps; what ranks hold at random tells the noise of gradients, see noise_scale.py
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arm:
@@ -50,6 +52,8 @@ def make_arm(
         skip_non_finite=train.skip_non_finite,
         chunk_bytes=chunk_bytes,
         timeout_s=train.collective_timeout_s,
+        # ranks that were balanced by length hold no random samples
+        norms_every=NORMS_EVERY if arm.placement == "random_equal" else 0,
     )
     engine = Engine(
         workload,

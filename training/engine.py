@@ -58,6 +58,7 @@ class EngineOptions:
     skip_non_finite: bool = False
     chunk_bytes: int = CHUNK_BYTES  # about five milliseconds of wire; the same on every rank
     timeout_s: int = 45  # a rank that waits longer than this ends with the reason
+    norms_every: int = 0  # steps from one StepResult.norms to the next; 0: none, as under 'split'
 
     def __post_init__(self) -> None:
         # the bounds are those of a run's settings
@@ -69,6 +70,8 @@ class EngineOptions:
         )
         if self.chunk_bytes < 1:
             raise ConfigError(f"chunk_bytes is {self.chunk_bytes}; a piece needs at least 1 byte.")
+        if self.norms_every < 0:
+            raise ConfigError(f"norms_every is {self.norms_every}; it is 0 (never) or more.")
 
 
 class Engine:
@@ -106,6 +109,7 @@ class Engine:
             micro_batches=options.micro_batches,
             precision=options.precision,
             bucket_bytes=options.chunk_bytes,
+            norms_every=options.norms_every,
         )
         self._check_equal_start()
         self.schedule = make_schedule(

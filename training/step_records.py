@@ -7,6 +7,7 @@ Price: one exchange of arrival times a block, when its last window has closed.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -181,6 +182,7 @@ class StepJournal:
         assert isinstance(batch, RankBatch)
         mine_B = self.lengths_of(arm.config.name, batch.step)
         parts = step_parts(window, last, arm.engine.recorder.mark_ns)
+        own_sq, whole_sq = _norms_of(result, batch)
         return FactStep(
             run_id=self._job.run_id(arm.config.name),
             pipeline_id=self._job.pipeline_id,
@@ -202,6 +204,8 @@ class StepJournal:
             num_rows_ahead=result.num_rows_ahead,
             sent_bytes=result.sent_bytes,
             model_flops=self._flops(batch),
+            rank_gradient_norm_sq=own_sq,
+            gradient_norm_sq=whole_sq,
             **dataclasses.asdict(parts),
         )
 
@@ -246,3 +250,13 @@ class StepJournal:
             micro_batches=train.micro_batches,
             table_optimizer=train.table_optimizer,
         )
+
+
+def _norms_of(result: StepResult, batch: RankBatch) -> tuple[float | None, float | None]:
+    """(this rank's squared norm, all ranks') for fact_step; a rank without targets has none."""
+    if result.norms is None or result.was_skipped:
+        return None, None
+    own, whole = float(result.norms.rank_sq), float(result.norms.whole_sq)
+    if not math.isfinite(own) or not math.isfinite(whole):
+        return None, None
+    return own if batch.num_targets else None, whole

@@ -1,8 +1,8 @@
 -- run_efficiency: what a run reached and what it cost, one line to compare arms by.
 -- Grain: one row per run. Units: in the names; shares are 0..1 and sum(a)/sum(b), never a mean of
 -- shares; money is in the run's currency.
--- Reads from: dim_run, dim_dataset, fact_evaluation, fact_schedule_trial, run_parts, rank_share,
--- step_balance.
+-- Reads from: dim_run, dim_dataset, fact_evaluation, fact_schedule_trial, run_parts, run_noise,
+-- rank_share, step_balance.
 -- chosen_schedule []: The schedule a run went on with: its own, or what 'auto' picked; NULL when it ended before
 -- step_s [s]: Mean window of a step on a rank
 -- samples_per_s [1/s]: Sequences trained on by all ranks in one second
@@ -21,6 +21,7 @@
 -- straggler_share []: 1 - mean / largest own work of the ranks, over steps; NULL for one rank
 -- straggler_cpu_share []: The same in CPU time, which other load does not distort
 -- rows_ahead_share []: Share of needed embedding rows that were fetched during the step before
+-- noise_scale_sequences []: Gradient noise scale: up to about this batch, more sequences save steps; NULL if not measured
 -- popularity_hr_at_10 []: HR@10 of popularity ranking on the same split
 -- popularity_ndcg_at_10 []: NDCG@10 of popularity ranking on the same split
 -- popularity_mrr []: MRR of popularity ranking on the same split
@@ -126,6 +127,7 @@ SELECT
     dim_run.bound_straggler_share,
     dim_run.collision_share,
     run_parts.num_rows_ahead / nullif(run_parts.num_rows, 0) AS rows_ahead_share,
+    run_noise.noise_scale_sequences,
     model.num_users,
     model.num_cold_targets,
     model.hr_at_10,
@@ -157,4 +159,5 @@ LEFT JOIN model ON dim_run.run_id = model.run_id
 LEFT JOIN popularity ON dim_run.run_id = popularity.run_id
 LEFT JOIN waste ON dim_run.run_id = waste.run_id
 LEFT JOIN shared ON dim_run.run_id = shared.run_id
+LEFT JOIN run_noise ON dim_run.run_id = run_noise.run_id
 LEFT JOIN picked ON dim_run.run_id = picked.run_id;

@@ -72,6 +72,28 @@ def price(**changes) -> schema.DimPrice:
     return schema.DimPrice(**(values | changes))
 
 
+def run(**changes) -> schema.DimRun:
+    """Run r of pipeline a, one rank on a GPU of h1 from noon on."""
+    values = dict.fromkeys(c.name for c in schema.columns(schema.DimRun))
+    values |= dict(
+        run_id="r", pipeline_id="a", attempt=0, arm="baseline", config_sha256="0", world_size=1,
+        device="cuda", host="h1", num_steps=1, started_unix_ns=NOON_NS, seqscale_version="0",
+    )  # fmt: skip
+    return schema.DimRun(**(values | changes))
+
+
+def step(hour: float, window_s: float, **changes) -> schema.FactStep:
+    """A step of rank 0 of run r that was all work, so many hours after noon."""
+    values = dict.fromkeys(c.name for c in schema.columns(schema.FactStep))
+    values |= dict(
+        run_id="r", pipeline_id="a", attempt=0, rank=0, step=0, block=0,
+        started_unix_ns=NOON_NS + int(hour * HOUR_NS), window_s=window_s, busy_s=window_s,
+        exposed_copy_s=0.0, data_wait_s=0.0, unattributed_s=0.0, exposed_comm_total_s=0.0,
+        comm_s=0.0, overlapped_comm_s=0.0, num_sequences=1,
+    )  # fmt: skip
+    return schema.FactStep(**(values | changes))
+
+
 def rank_of(run_id: str, rank: int = 0, **changes) -> schema.DimRank:
     values = dict(
         run_id=run_id, pipeline_id="a", attempt=0, rank=rank, local_rank=rank, host="h1",

@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 
 from analytics.errors import ConfigError, StoreError
 from analytics.journal import read_journal
-from analytics.schema import DimRun
+from analytics.schema import DimRun, FactStep
 from analytics.store import open_store
 from tests.training.rank_programs import make_job, make_store, train
+from training.arms import NORMS_EVERY
 from training.calibrate import batches_to_time, calibrate
 from training.config import BALANCED, BASELINE
 from training.feed import BatchBuilder, Order, feed
@@ -82,6 +83,11 @@ def test_training_leaves_run_records_progress_and_parameters(tmp_path: Path, on_
     runs = read_journal(job.journal_dir, DimRun).records
     assert [run.run_id for run in runs] == ["p-baseline", "p-balanced"]
     assert all(run.world_size == 2 and 0 < run.collision_share <= 1 for run in runs)
+    steps = read_journal(job.journal_dir, FactStep).records
+    for step in steps:  # ranks that are balanced by length would tell no noise
+        is_measured = step.run_id == "p-baseline" and step.step % NORMS_EVERY == 0
+        assert (step.gradient_norm_sq is not None) == is_measured
+        assert (step.rank_gradient_norm_sq is not None) == (is_measured and step.num_targets > 0)
     progress = json.loads((Path(job.attempt_dir) / "progress.json").read_text())
     assert progress["done"] == progress["total"] == 2
     for arm in ("baseline", "balanced"):

@@ -89,6 +89,17 @@ class Bucket:
         self.optimizer.step()
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GradientNorms:
+    """Squared norms of one step's dense gradients, means over targets: what tells their noise.
+
+    Scalars on the device; read them after the steps, or the device is waited for.
+    """
+
+    rank_sq: Tensor  # of the mean over this rank's targets; 0 without any
+    whole_sq: Tensor  # of the mean over all ranks' targets
+
+
 class Backward:
     """A step's forward and first backward pass, whose weight gradients are still to be computed."""
 
@@ -135,6 +146,7 @@ class DenseSide:
     optimizer: makes an optimiser for some of the parameters; it must update each entry from that
     entry's gradient alone (SGD, Adam, AdamW do).
     precision: 'bf16' runs the forward pass under autocast; parameters, sums and updates stay fp32.
+    norms_every: steps from one measured GradientNorms to the next; 0 measures none.
     """
 
     def __init__(
@@ -145,8 +157,10 @@ class DenseSide:
         micro_batches: int = 1,
         precision: str = "fp32",
         bucket_bytes: int = 1 << 20,
+        norms_every: int = 0,
     ) -> None:
         self.workload = workload
+        self._norms_every = norms_every
         self._micro_batches = micro_batches
         self._precision = precision
         layers = layers_of(workload.model)
@@ -250,6 +264,20 @@ class DenseSide:
         summed = ordered_sum(transport, torch.cat(flat_B))
         return list(torch.split(summed, [len(flat) for flat in flat_B]))
 
+    def norms(self, gradient_B: Sequence[Tensor], batch: Batch) -> GradientNorms | None:
+        """The norms of a step, where its turn has come; None where not.
+
+        gradient_B: what `sum_over_ranks` returned. Call it before `update`, which takes the place
+        of this rank's own gradients.
+        """
+        if not self._norms_every or self.num_updates % self._norms_every or not self.buckets:
+            return None
+        own_sq = sum_of_squares([bucket.gradient() for bucket in self.buckets])
+        return GradientNorms(
+            rank_sq=own_sq / max(batch.num_targets, 1) ** 2,
+            whole_sq=sum_of_squares(gradient_B) / max(batch.global_targets, 1) ** 2,
+        )
+
     def update(self, gradient_B: Sequence[Tensor], batch: Batch, scale: float = 1.0) -> None:
         """One optimiser step of every bucket; nothing when no rank had a target.
 
@@ -293,6 +321,11 @@ class DenseSide:
             self.device.type, dtype=torch.bfloat16, enabled=self._precision == "bf16"
         ):
             yield
+
+
+def sum_of_squares(gradient_B: Sequence[Tensor]) -> Tensor:
+    """The squared norm of several flat tensors as one vector, a scalar in fp32."""
+    return torch.stack([gradient.float().square().sum() for gradient in gradient_B]).sum()
 
 
 def _gathered(

@@ -45,6 +45,7 @@ class Prioritised(Schedule):
         with recorder.wait("dense"):
             dense_B = dense.sum_over_ranks(transport)
         with recorder.work():
+            norms = dense.norms(dense_B, batch)
             dense.update(dense_B, batch)
         if coming is not None and split is not None:
             with recorder.wait("rows", label="colliding"):
@@ -57,6 +58,7 @@ class Prioritised(Schedule):
             local_loss_sum=loss_sum,
             num_rows_ahead=ready.num_rows_ahead,
             sent_bytes=self._lanes.tell(recorder),
+            norms=norms,
         )
 
     def settle(self) -> None:

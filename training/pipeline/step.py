@@ -15,7 +15,7 @@ import dataclasses
 from torch import Tensor
 
 from training.embeddings.exchange import Exchange
-from training.pipeline.dense import DenseSide
+from training.pipeline.dense import DenseSide, GradientNorms
 from training.pipeline.lanes import Lanes
 from training.pipeline.workload import Batch
 from training.recorder import StepRecorder
@@ -30,6 +30,7 @@ class StepResult:
     num_rows_ahead: int  # rows that were fetched during the step before
     sent_bytes: int
     was_skipped: bool = False  # left out because its gradient was not finite
+    norms: GradientNorms | None = None  # where they were measured
 
 
 class Schedule(abc.ABC):

@@ -78,6 +78,7 @@ class Synchronous(Schedule):
             scale = 1.0
             if self._whole.is_asked:
                 scale = self._scale(part, applied_T, dense_B, batch)
+            norms = self._dense.norms(dense_B, batch)
             if scale:
                 scaled_T = applied_T if scale == 1.0 else [g * scale for g in applied_T]
                 exchange.apply(part, scaled_T, self._dense.num_updates)
@@ -89,6 +90,7 @@ class Synchronous(Schedule):
             num_rows_ahead=0,
             sent_bytes=self._lanes.tell(self._recorder),
             was_skipped=not scale,
+            norms=norms,
         )
 
     def forget(self) -> None:

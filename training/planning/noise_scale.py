@@ -7,8 +7,9 @@ samples here, so the estimate weighs them by what they hold.
 Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training"; the estimate for ranks
 of unequal size follows from E|g_i|^2 = |G|^2 + tr(S) / b_i, learning rates from CowClip (2022) and
 AdaScale (Johnson et al. 2020).
-Before: squared norms of gradients.   After: whoever chooses a batch size. Runs do not record the
-norms yet. Standard library only.
+Before: squared norms of gradients, which arms with random placement record (pipeline/dense.py);
+analytics/sql/035_step_noise.sql and 036_run_noise.sql say the same of a run in the warehouse.
+After: whoever chooses a batch size. Standard library only.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class NoiseScale:
     decay: weight of the past in both exponential averages, 0 to 1.
     """
 
-    def __init__(self, decay: float = 0.95) -> None:
+    def __init__(self, decay: float = 0.99) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay}; expected 0 up to, but not, 1")
         self._decay = decay
