@@ -156,7 +156,7 @@ def title(receipt: Json) -> str:
 
 
 def device_lines(devices: list[Json]) -> list[str]:
-    """How busy each device was while the ranks trained, and what watching it took."""
+    """How busy each device was in training and evaluation, and what watching it took."""
     lines = []
     for device in devices:
         used, own = device["utilization_share"], device["sampler_cpu_share"]

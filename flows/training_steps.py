@@ -7,6 +7,7 @@ a crash of theirs.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -92,10 +93,7 @@ def train_step(request: RunRequest, prepared: PreparedData, plan_dir: Path) -> T
         job.config.num_ranks,
     )
     _tell_disruption(request, job)
-    with (
-        allocated(request, f"training, attempt {job.attempt}"),
-        background_child(_sampler(job), what="the sampler", log_path=_log(job, "sampler")),
-    ):
+    with allocated(request, f"training, attempt {job.attempt}"), _sampled(job, "sampler"):
         run_ranks(
             "training",
             ["--job", str(job_path(job))],
@@ -122,19 +120,20 @@ def _tell_disruption(request: RunRequest, job: TrainJob) -> None:
 
 
 def evaluate_step(job: TrainJob) -> None:
-    """Full ranking on validation and test for every arm, by all ranks.
+    """Full ranking on validation and test for every arm, by all ranks, with the host's sampler.
 
     Raises LaunchError when a rank fails.
     """
     LOGGER.info("evaluate: every user once, against all items")
-    run_ranks(
-        "training.evaluate",
-        ["--job", str(job_path(job))],
-        num_ranks=job.config.num_ranks,
-        log_dir=Path(job.attempt_dir) / "logs",
-        timeout_s=EVALUATE_TIMEOUT_S,
-        on_poll=_watching(Path(job.attempt_dir) / "progress.json", phase="evaluate"),
-    )
+    with _sampled(job, "sampler-evaluation"):
+        run_ranks(
+            "training.evaluate",
+            ["--job", str(job_path(job))],
+            num_ranks=job.config.num_ranks,
+            log_dir=Path(job.attempt_dir) / "logs",
+            timeout_s=EVALUATE_TIMEOUT_S,
+            on_poll=_watching(Path(job.attempt_dir) / "progress.json", phase="evaluate"),
+        )
 
 
 def register_step(request: RunRequest, job: TrainJob) -> list[DimModel]:
@@ -176,13 +175,15 @@ def registered_models(job: TrainJob, out: dict[str, object]) -> list[DimModel]:
     return models
 
 
-def _sampler(job: TrainJob) -> list[str]:
+def _sampled(job: TrainJob, log_name: str) -> contextlib.AbstractContextManager[object]:
+    """The host's sampler beside what is done meanwhile."""
     command = [sys.executable, "-m", "analytics.telemetry.sampler"]
     command += ["--journal", str(job.journal_dir), "--pipeline-id", job.pipeline_id]
     command += ["--attempt", str(job.attempt), "--interval-s", str(SAMPLE_INTERVAL_S)]
     # ranks take the host's GPUs in turn; those of a shared host that none takes are not this run's
     most_gpus = job.config.num_ranks if job.config.train.device == "cuda" else 0
-    return [*command, "--max-gpus", str(most_gpus)]
+    command += ["--max-gpus", str(most_gpus)]
+    return background_child(command, what="the sampler", log_path=_log(job, log_name))
 
 
 def _log(job: TrainJob, name: str) -> Path:

@@ -1,19 +1,18 @@
--- device_use: what the sampler saw of each device while a pipeline trained.
+-- device_use: what the samplers saw of each device while a pipeline trained and was evaluated.
 -- Grain: one row per pipeline, host and device. Units: seconds, bytes, shares in 0..1.
--- Reads from: device_interval, fact_device_minute. Samples without a value do not count as 0; NULL when a
+-- Reads from: device_interval, fact_device_sample, fact_device_minute. Samples without a value do not count as 0; NULL when a
 -- device never gave one. sampler_cpu_share is the sampler's own CPU time, of one core.
 -- num_device_samples []: Samples taken
 -- sampled_s [s]: Time that the samples cover
 -- utilization_share []: Share of that time with any work, weighted by each sample's interval
 -- sm_active_share []: Share of cycles with a warp on an SM, weighted by each sample's interval
 -- memory_used_bytes [bytes]: Most memory in use in any sample
--- sampler_cpu_share []: CPU time of the sampler itself / sampled time
+-- sampler_cpu_share []: CPU time of the samplers themselves / sampled time
 WITH parts AS (
     SELECT
         pipeline_id,
         host,
         device_id,
-        attempt,
         max(device_name) AS device_name,
         count(*) AS num_samples,
         sum(observed_s) AS observed_s,
@@ -22,16 +21,14 @@ WITH parts AS (
         sum(sm_active_share * observed_s) AS sm_active_s,
         sum(observed_s) FILTER (WHERE sm_active_share IS NOT NULL) AS sm_active_observed_s,
         max(memory_used_bytes) AS memory_used_bytes,
-        max(memory_total_bytes) AS memory_total_bytes,
-        max(sampler_cpu_s) AS sampler_cpu_s
+        max(memory_total_bytes) AS memory_total_bytes
     FROM device_interval
-    GROUP BY pipeline_id, host, device_id, attempt
+    GROUP BY pipeline_id, host, device_id
     UNION ALL BY NAME
     SELECT
         pipeline_id,
         host,
         device_id,
-        attempt,
         max(device_name) AS device_name,
         sum(num_samples) AS num_samples,
         sum(observed_s) AS observed_s,
@@ -40,29 +37,53 @@ WITH parts AS (
         sum(sm_active_s) AS sm_active_s,
         sum(sm_active_observed_s) AS sm_active_observed_s,
         max(max_memory_used_bytes) AS memory_used_bytes,
-        max(max_memory_total_bytes) AS memory_total_bytes,
-        max(max_sampler_cpu_s) AS sampler_cpu_s
+        max(max_memory_total_bytes) AS memory_total_bytes
     FROM fact_device_minute
-    GROUP BY pipeline_id, host, device_id, attempt
+    GROUP BY pipeline_id, host, device_id
 ),
 
--- each attempt has a sampler of its own, whose CPU time begins at 0
-samplers AS (
+-- a sampler counts its CPU time from 0: where it falls, as from training to evaluation, another began
+watching AS (
     SELECT
         pipeline_id,
         host,
         device_id,
-        sum(sampler_cpu_s) AS sampler_cpu_s
+        cpu_s,
+        lag(cpu_s) OVER (
+            PARTITION BY pipeline_id, host, device_id, attempt ORDER BY minute
+        ) AS before_s
     FROM (
         SELECT
             pipeline_id,
             host,
             device_id,
             attempt,
-            max(sampler_cpu_s) AS sampler_cpu_s
-        FROM parts
-        GROUP BY pipeline_id, host, device_id, attempt
+            sampled_unix_ns // 60000000000 AS minute,
+            max(sampler_cpu_s) AS cpu_s
+        FROM fact_device_sample
+        WHERE sampler_cpu_s IS NOT NULL
+        GROUP BY pipeline_id, host, device_id, attempt, sampled_unix_ns // 60000000000
+        UNION ALL
+        SELECT
+            pipeline_id,
+            host,
+            device_id,
+            attempt,
+            minute_unix_ns // 60000000000,
+            max_sampler_cpu_s
+        FROM fact_device_minute
+        WHERE max_sampler_cpu_s IS NOT NULL
     )
+),
+
+samplers AS (
+    SELECT
+        pipeline_id,
+        host,
+        device_id,
+        sum(CASE WHEN cpu_s < before_s THEN cpu_s ELSE cpu_s - coalesce(before_s, 0) END)
+            AS sampler_cpu_s
+    FROM watching
     GROUP BY pipeline_id, host, device_id
 )
 

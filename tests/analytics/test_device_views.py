@@ -326,9 +326,14 @@ def test_idle_time_is_never_negative_nor_more_than_all(tmp_path):
     assert sum(cost for _, _, cost in rows if cost) == Decimal("0.090000")
 
 
-def test_the_cost_of_watching_is_that_of_every_attempts_sampler(tmp_path):
-    # each sampler counts its own CPU time from 0: 1 s of 100 s, then 3 s of 100 s
-    first = [sample(t, attempt=0, interval_s=50.0, sampler_cpu_s=t / 100) for t in (50, 100)]
-    second = [sample(t, attempt=1, interval_s=50.0, sampler_cpu_s=t / 100) for t in (250, 300)]
-    seen(tmp_path, *first, *second)
-    assert query(tmp_path, "SELECT sampled_s, sampler_cpu_share FROM device_use") == [(200.0, 0.02)]
+def test_the_cost_of_watching_is_that_of_every_sampler(tmp_path):
+    # each sampler counts its CPU time from 0: 1 s of 100 s, 3 s of 100 s in another attempt, and
+    # 2 s of 100 s in the evaluation of that
+    def watched(begin, attempt, seconds):
+        return [
+            sample(begin + t, attempt=attempt, interval_s=50.0, sampler_cpu_s=seconds * t / 100)
+            for t in (50, 100)
+        ]
+
+    seen(tmp_path, *watched(0, 0, 1.0), *watched(200, 1, 3.0), *watched(400, 1, 2.0))
+    assert query(tmp_path, "SELECT sampled_s, sampler_cpu_share FROM device_use") == [(300.0, 0.02)]

@@ -126,13 +126,20 @@ def test_one_sampler_watches_the_host_for_all_ranks_and_arms(
 ) -> None:
     # wandb#8359, kedro-mlflow#647: one monitor a process or a call, whose own cost nobody saw
     segments = list(runs.glob("whole/attempt-*/journal/fact_device_sample/*"))
-    assert len(segments) == 1
+    assert len(segments) == 2  # of the training, and then of the evaluation
     with open_published(runs) as con:
+        spans = con.execute(
+            "SELECT span_kind, count(s.sampled_unix_ns) FROM fact_span AS f "
+            "LEFT JOIN fact_device_sample AS s ON s.sampled_unix_ns BETWEEN f.began_unix_ns "
+            "AND f.began_unix_ns + CAST(f.duration_s * 1e9 AS BIGINT) "
+            "WHERE span_kind = 'evaluation' AND label = 'full ranking of every arm' GROUP BY ALL"
+        ).fetchall()
         used = con.execute(
             "SELECT device_id, sampler_cpu_share FROM device_use WHERE device_id = 'cpu'"
         ).fetchall()
         ranks = con.execute("SELECT min(world_size), count(*) FROM dim_run").fetchone()
     assert ranks == (2, 2)
+    assert [kind for kind, num_samples in spans if num_samples] == ["evaluation"]
     [told] = [one for one in receipt["devices"] if one["device_id"] == "cpu"]
     assert used == [("cpu", told["sampler_cpu_share"])]
     assert 0 < told["sampler_cpu_share"] < 1
