@@ -13,8 +13,8 @@ Kineto writes an event as lines of a fixed beginning:
 A line ends nowhere inside a text of JSON, where it would have to be escaped, so a line that begins
 like these is one of them whatever names and arguments hold. An event is only taken when each part
 up to its duration is where it belongs; else, and for all other writers, events.py parses the piece.
-What is parsed of the others is left to who needs it: the arguments of most events are never looked
-at, and JSON that is broken inside them is not noticed.
+What is parsed of the others is left to who needs it: the arguments of most events and the flows
+between events are never looked at, and JSON that is broken inside them is not noticed.
 
 Before: events.py gives a piece of a trace.   After: collecting.py takes columns from the lines.
 Price: a quarter of parsing; a few arrays as long as the piece has lines.
@@ -91,7 +91,7 @@ def parsed_heads(texts: list[bytes]) -> list[dict[str, Any]]:
 
     Raises ValueError when one is no JSON.
     """
-    joined = b'},{"name": "'.join(text.rstrip(b", \n") for text in texts)
+    joined = b'},{"name": "'.join(text.removesuffix(b",\n") for text in texts)
     found: list[dict[str, Any]] = parse(b'[{"name": "' + joined + b"}]") if texts else []
     if len(found) != len(texts) or not all(isinstance(head["name"], str) for head in found):
         raise orjson.JSONDecodeError("a name ends inside another, or is no text", "", 0)
@@ -113,7 +113,8 @@ def scan(text: bytes, end: int) -> Lines | None:
     after = words[starts[heads] + 8]
     is_complete = is_phase & (after == _word(': "X", "'))
     # flows, one or two for each kernel, are known by their first line too
-    is_other = is_phase & ((after & _OTHER_MASK) == _OTHER) & (after & _PHASE_MASK != _X)
+    phase = after & _mask(5)
+    is_other = is_phase & ((phase == _FLOWS[0]) | (phase == _FLOWS[1]) | (phase == _FLOWS[2]))
     rest = ~is_complete & ~is_other
     if not _are_of_other_phases(text, starts, opens[rest], closes[rest]):
         return None
@@ -128,12 +129,19 @@ def scan(text: bytes, end: int) -> Lines | None:
     times = heads + 1 + is_old
     if np.any(times + 1 > closes) or np.any(first[times] != _word('    "ts"')):
         return None
+    said = np.frombuffer(text, np.uint8)
+    if np.any((words[starts[times] + 8] & _mask(2)) != _word(": ")) or np.any(
+        said[starts[times] - 2] != ord(",")
+    ):
+        return None
     # behind the times stand arguments and nothing else, or a key there would be passed over
     has_args = times + 1 < closes
     if np.any(first[times[has_args] + 1] != _word('    "arg')) or np.any(
         (first[closes[has_args] - 1] & _mask(5)) != _word("    }")
     ):
         return None
+    if np.any((said[starts[times + 1] - 2] == ord(",")) != has_args):
+        return None  # a comma too many, or none where one belongs
     spans = _spans(text, starts[times] + _TIMES_AT, starts[times + 1] - 1)
     if spans is None:
         return None
@@ -151,9 +159,7 @@ def _mask(num_bytes: int) -> np.uint64:
     return np.uint64((1 << 8 * num_bytes) - 1)
 
 
-_OTHER = _word(': "\0"')  # any phase but X
-_OTHER_MASK = _word("\xff\xff\xff\0\xff")
-_PHASE_MASK, _X = _word("\0\0\0\xff"), _word("\0\0\0X")
+_FLOWS = [_word(f': "{phase}"') for phase in "stf"]
 
 
 def _tile(text: bytes, starts: np.ndarray, opens: np.ndarray, closes: np.ndarray) -> bool:
@@ -161,7 +167,10 @@ def _tile(text: bytes, starts: np.ndarray, opens: np.ndarray, closes: np.ndarray
     if not len(opens) or len(opens) != len(closes) or np.any(closes <= opens + 1):
         return False
     if np.any(opens[1:] != closes[:-1] + 1) or np.any(starts[opens[1:]] - starts[closes[:-1]] != 5):
-        return False  # '  },' and the end of the line
+        return False
+    said = np.frombuffer(text, np.uint8)
+    if np.any(said[starts[closes[:-1]] + 3] != ord(",")):
+        return False  # not '  },' and the end of the line
     return not text[: starts[opens[0]]].strip() and not text[starts[closes[-1]] + 3 :].strip()
 
 
@@ -240,6 +249,8 @@ def _spans(text: bytes, begin: np.ndarray, end: np.ndarray) -> np.ndarray | None
     ):
         return None  # not one duration on each line
     joined = said.replace(b', "dur": ', b" ").replace(b",\n", b" ").replace(b"\n", b" ")
+    if _has_leading_zero(b" " + joined):
+        return None
     num_points = joined.count(b".")
     if num_points:
         points, spaces = (
@@ -259,3 +270,10 @@ def _spans(text: bytes, begin: np.ndarray, end: np.ndarray) -> np.ndarray | None
         times *= 1000
     times[:, 1] += times[:, 0]
     return times
+
+
+def _has_leading_zero(numbers: bytes) -> bool:
+    """Whether one of the numbers, each behind a space, has a 0 before another digit."""
+    signs = np.frombuffer(numbers, np.uint8)
+    is_first = (signs[:-2] == ord(" ")) & (signs[1:-1] == ord("0"))
+    return bool(np.any(is_first & (signs[2:] >= ord("0"))))

@@ -244,3 +244,42 @@ def test_an_odd_event_is_parsed_or_refused_wherever_it_stands(tmp_path, odd, pla
         assert isinstance(slow, InputError) or odd == "a name told twice"
     else:
         assert [said(trace) for trace in fast] == [said(trace) for trace in slow]
+
+
+BARE = (
+    '  {\n    "ph": "X", "cat": "cpu_op", "name": "mm", "pid": 1, "tid": 8,\n'
+    '    "ts": 7, "dur": 30\n  }'
+)
+SOUND = text_of([event_text(), BARE, event_text(times='"ts": 50, "dur": 9'), BARE, META])
+ARGUMENTS = '"args": {\n      "device": 0\n    }'  # what nobody asks for is not looked at
+
+
+def places_outside_of_arguments() -> list[int]:
+    inside = SOUND.replace(ARGUMENTS, "\0" * len(ARGUMENTS))
+    return [at for at, sign in enumerate(inside) if sign != "\0"]
+
+
+def broken_everywhere():
+    """The sound trace with one byte taken out, doubled, or replaced, at every place."""
+    for at in places_outside_of_arguments():
+        sign = SOUND[at]
+        for new in ("", 2 * sign, *(set('0,"} \n;') - {sign})):
+            yield SOUND[:at] + new + SOUND[at + 1 :]
+
+
+def test_one_wrong_byte_anywhere_is_read_as_json_has_it_or_refused(tmp_path):
+    assert is_by_lines(SOUND)
+    path, passed = tmp_path / "rank0.json", []
+    for text in broken_everywhere():
+        path.write_text(text)
+        fast, slow = by_lines_and_parsed(path)
+        try:
+            json.loads(text)
+        except json.JSONDecodeError:
+            if not isinstance(fast, InputError):
+                passed.append(text)
+            continue
+        assert not isinstance(fast, InputError) or isinstance(slow, InputError), text
+        if not isinstance(fast, InputError):
+            assert [said(trace) for trace in fast] == [said(trace) for trace in slow], text
+    assert passed == []
