@@ -26,7 +26,7 @@ import duckdb
 from analytics.contradictions import CONFLICTS, SAMPLES, contradictions_query
 from analytics.ddl import quoted
 from analytics.errors import InputError, WarehouseError
-from analytics.records import Column, columns, from_mapping, is_bulk, table_key, to_mapping
+from analytics.records import Column, Scalar, columns, from_mapping, is_bulk, table_key, to_mapping
 from analytics.schema import TABLES, DimImport
 from analytics.workplace import working_folder
 
@@ -118,7 +118,7 @@ def land(con: duckdb.DuckDBPyConnection, runs_dir: Path, about: DimImport) -> Pa
                 if name != "dim_import" and _has_rows(con, name):
                     _check(con, name, record)
                     _write(con, name, record, fresh / f"{name}.parquet")
-            said = json.dumps(to_mapping(about), allow_nan=False, indent=1)
+            said = json.dumps(_checked(about), allow_nan=False, indent=1)
             (fresh / MANIFEST).write_text(said, encoding="utf-8")
             for path in [*fresh.iterdir(), fresh]:
                 sync(path)
@@ -236,6 +236,16 @@ def _not_writable(runs_dir: Path, error: object) -> WarehouseError:
 
 def _has_rows(con: duckdb.DuckDBPyConnection, name: str) -> bool:
     return bool(con.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchall())  # noqa: S608
+
+
+def _checked(about: DimImport) -> dict[str, Scalar]:
+    """A manifest's keys and values, which can be read again."""
+    said = to_mapping(about)
+    try:
+        from_mapping(DimImport, said)
+    except ValueError as error:
+        raise InputError(f"{about.source_name}: what it tells cannot be kept: {error}") from error
+    return said
 
 
 def _check(con: duckdb.DuckDBPyConnection, name: str, record: type) -> None:

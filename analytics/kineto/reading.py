@@ -29,6 +29,7 @@ from analytics.kineto.events import pieces
 from analytics.kineto.json_text import parse
 from analytics.kineto.marks import Mark
 
+_MOST_NS, _YEAR_NS = 2**62, 365.25 * 86400e9  # 146 years
 _RANK = re.compile(r"(?:rank|worker|trainer)[-_]?(\d+)", re.IGNORECASE)
 _LOOK_BYTES = 1 << 20
 
@@ -150,19 +151,21 @@ def looks_like_trace(path: Path) -> bool:
 
 def _trace(name: str, about: dict[str, Any], collected: Collected) -> Trace:
     device = collected.joined(DEVICE)
+    base = about.get("baseTimeNanoseconds")
+    base_unix_ns = base if isinstance(base, int) and 0 < base < 2**62 else 0
+    _check_times(name, base_unix_ns, collected, device["end"] - device["start"])
     order = np.lexsort((device["end"], device["start"]))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     launch = collected.joined("launch")
     info = _distributed_info(about.get("distributedInfo"), name)
-    base = about.get("baseTimeNanoseconds")
     return Trace(
         name=name,
         rank=info["rank"] if info["rank"] is not None else _rank_of_name(name),
         world_size=info["world_size"],
         backend=info["backend"] if isinstance(info.get("backend"), str) else None,
         groups=_groups(info),
-        base_unix_ns=base if isinstance(base, int) and 0 < base < 2**62 else 0,
+        base_unix_ns=base_unix_ns,
         device_names=_device_names(about.get("deviceProperties")),
         names=tuple(collected.names),
         spans=np.stack([device["start"], device["end"]], axis=1)[order],
@@ -184,6 +187,19 @@ def _trace(name: str, about: dict[str, Any], collected: Collected) -> Trace:
         num_read=collected.num_read,
         rejects=tuple(collected.rejects),
         num_clamped=collected.num_clamped,
+    )
+
+
+def _check_times(name: str, base_unix_ns: int, collected: Collected, lengths: np.ndarray) -> None:
+    """Raise InputError where 64 bits of nanoseconds would not hold a sum over the trace's times."""
+    first, last = base_unix_ns + collected.first_ns, base_unix_ns + collected.last_ns
+    device_ns = float(lengths.sum(dtype=np.float64))
+    if first > -_MOST_NS and max(last, last - first, device_ns) < _MOST_NS:
+        return
+    raise InputError(
+        f"{name}: its events begin {first / _YEAR_NS:.0f} and end {last / _YEAR_NS:.0f} years "
+        f"after 1970, and its kernels last {device_ns / _YEAR_NS:.0f} years in all, which cannot "
+        "be. Look for a `ts`, a `dur` or a `baseTimeNanoseconds` that is too large."
     )
 
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from analytics.errors import InputError
 from analytics.kineto import events
 from analytics.kineto.analysis import analyze, analyze_files, as_mapping
+from analytics.kineto.importing import import_traces
 from analytics.kineto.reading import Trace, looks_like_trace, read
 from analytics.kineto.times import TextNeededError, exact_ns, to_ns
+from analytics.landing import landed
 
 
 def kernel(ts, dur, name="gemm", correlation=1, cat="kernel", **args):
@@ -266,3 +268,41 @@ def test_traces_that_tell_different_numbers_of_ranks_are_not_one_job(tmp_path):
         write(tmp_path / f"rank{rank}.json", [kernel(0, 5)], **about)
     with pytest.raises(InputError, match=r"2 ranks .*8 ranks .*not of one job"):
         analyze_files([tmp_path])
+
+
+IMPOSSIBLE = {
+    "a base of 2116": ({"baseTimeNanoseconds": 2**62 - 1}, [kernel(1, 2), kernel(5, 2)]),
+    "kernels of 71 years": ({}, [kernel(i, 2**51) for i in range(3)]),
+    "178 years between two": ({}, [kernel(-(2**51) - 2**50, 2), kernel(2**51 + 2**50, 2)]),
+    "an end after 2112": ({"baseTimeNanoseconds": 2**61}, [kernel(2**51, 2**51)]),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("odd", list(IMPOSSIBLE))
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_times_that_cannot_be_are_refused_and_nothing_is_landed(tmp_path, odd, is_stored):
+    about, found = IMPOSSIBLE[odd]
+    path = write(tmp_path / "rank0.json", found, **about)
+    with pytest.raises(InputError, match=r"rank0.json: its events begin .* which cannot be"):
+        import_traces([path], tmp_path / "runs") if is_stored else analyze_files([path])
+    assert landed(tmp_path / "runs") == []
+
+
+@pytest.mark.filterwarnings("error")
+@given(
+    st.integers(0, 2**62), st.lists(
+        st.tuples(st.integers(-(2**52) + 1, 2**52 - 1), st.integers(0, 2**52 - 1)),
+        min_size=1, max_size=4,
+    ),
+)  # fmt: skip
+def test_no_time_overflows_a_sum(tmp_path_factory, base, times):
+    path = tmp_path_factory.mktemp("trace") / "rank0.json"
+    write(path, [kernel(*time) for time in times], baseTimeNanoseconds=base)
+    try:
+        (rank,) = as_mapping(analyze_files([path]))["ranks"]
+    except InputError:
+        return
+    total_s = sum(row["total_s"] for row in rank["kernel_families"])
+    assert total_s == pytest.approx(sum(dur for _, dur in times) / 1e6)
+    assert rank["busy_s"] >= 0 and rank["window_s"] >= 0

@@ -1,5 +1,7 @@
 """What an importer hands over lies in the landing zone whole and checked, or not at all."""
 
+import dataclasses
+
 import duckdb
 import pytest
 
@@ -84,3 +86,11 @@ def test_a_broken_manifest_is_named(tmp_path):
     (folder / "manifest.json").write_text("{")
     with pytest.raises(WarehouseError, match=r"manifest.json: this is not the manifest"):
         manifest(folder)
+
+
+@pytest.mark.parametrize("column", ["last_unix_ns", "num_bytes", "num_read"])
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1])
+def test_a_manifest_that_could_not_be_read_again_is_never_landed(tmp_path, column, value):
+    with landing_tables(tmp_path) as con, pytest.raises(InputError, match=f"'{column}' is"):
+        land(con, tmp_path, dataclasses.replace(about("a"), **{column: value}))
+    assert landed(tmp_path) == []
