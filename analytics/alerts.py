@@ -16,6 +16,7 @@ import statistics
 
 import duckdb
 
+from analytics.named_runs import no_runs
 from analytics.plain_rows import Row, plain_rows
 
 NUM_LAST = 5
@@ -66,14 +67,18 @@ class AlertReport:
 def find_alerts(con: duckdb.DuckDBPyConnection, *, num_last: int = NUM_LAST) -> AlertReport:
     """Judge the newest run of each configuration by the `num_last` runs of it before.
 
-    Raises ValueError when num_last is below the least number of earlier runs.
+    Raises ValueError when num_last is below the least number of earlier runs, WarehouseError when
+    no run has a recorded step.
     """
     if num_last < MIN_EARLIER:
         raise ValueError(f"num_last is {num_last}; at least {MIN_EARLIER} runs judge another")
     judged: list[str] = []
     unjudged: list[Unjudged] = []
     alerts: list[Alert] = []
-    for runs in _by_configuration(con):
+    configurations = _by_configuration(con)
+    if not configurations:
+        raise no_runs()
+    for runs in configurations:
         newest, earlier = runs[-1], runs[-1 - num_last : -1]
         run_id = newest["run_id"]
         if len(earlier) < MIN_EARLIER:

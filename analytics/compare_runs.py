@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from analytics.compare import NUM_RESAMPLES, Estimate
 from analytics.errors import WarehouseError
+from analytics.named_runs import runs_named
 from analytics.plain_rows import Row, plain_rows
 
 # figure -> the columns of step_parts whose sums are divided: above, and below; None: by the steps
@@ -85,7 +86,7 @@ def run_pairs(con: duckdb.DuckDBPyConnection, first: str, second: str) -> list[t
     A run beside a pipeline is compared with the pipeline's arm of the same name, or its only one.
     Raises WarehouseError when a name is unknown, or the two have no arm in common.
     """
-    ours, theirs = _runs_of(con, first), _runs_of(con, second)
+    ours, theirs = runs_named(con, first), runs_named(con, second)
     if len(ours) == len(theirs) == 1:
         pairs = [(next(iter(ours.values())), next(iter(theirs.values())))]
     else:
@@ -143,28 +144,10 @@ def compare_runs(
     )
 
 
-def _runs_of(con: duckdb.DuckDBPyConnection, name: str) -> dict[str, str]:
-    """Arm -> run of what a name stands for: one run, or every run of a pipeline."""
-    rows = plain_rows(con, "SELECT arm, run_id FROM dim_run WHERE run_id = ?", [name])
-    if not rows:
-        query = "SELECT arm, run_id FROM dim_run WHERE pipeline_id = ? ORDER BY run_id"
-        rows = plain_rows(con, query, [name])
-    if not rows:
-        known = plain_rows(
-            con, "SELECT run_id FROM dim_run ORDER BY started_unix_ns DESC, run_id LIMIT 6"
-        )
-        raise WarehouseError(
-            f"{name}: there is no such run or pipeline in the warehouse; the newest runs are "
-            f"{', '.join(row['run_id'] for row in known) or 'none'}. "
-            "Run 'seqscale load --runs-dir DIR' on its runs folder, or name another one."
-        )
-    return {row["arm"]: row["run_id"] for row in rows}
-
-
 def _about(con: duckdb.DuckDBPyConnection, run_id: str) -> Row:
     rows = plain_rows(con, "SELECT * FROM dim_run WHERE run_id = ?", [run_id])
     if not rows:
-        _runs_of(con, run_id)  # tells which runs there are
+        runs_named(con, run_id)  # tells which runs there are
         raise WarehouseError(f"{run_id} is a pipeline. Name one of its runs, PIPELINE-ARM.")
     return rows[0]
 

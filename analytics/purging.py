@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from analytics.errors import ConfigError
-from analytics.retention import remember_purge, utc_text
+from analytics.retention import raw_since, read_retention, remember_purge, utc_text
 from analytics.warehouse import load
 from analytics.working_copy import LOCK_TIMEOUT_S, alone, opened, working_path
 
@@ -26,28 +26,49 @@ class PurgeReport:
     num_samples_purged: int
     num_samples_kept: int
     num_minutes: int  # minute rows in all, those of earlier purges too
+    is_dry_run: bool  # nothing was purged: this is what would be
 
 
 def purge(
     runs_dir: Path,
     *,
     older_than_days: int,
+    is_dry_run: bool = False,
     now_ns: int | None = None,
     lock_timeout_s: float = LOCK_TIMEOUT_S,
 ) -> PurgeReport:
     """Roll up what is older than `older_than_days`; a killed purge is finished by the next load.
 
-    Journals and landed imports stay. Raises ConfigError for a negative number of days, and the same
-    as `warehouse.load` besides.
+    Age is the time from the moment a sample was taken, by its own clock, until now. Journals and
+    landed imports stay. is_dry_run: load what has come, and tell what a purge would do;
+    `num_minutes` is then how many there are. Raises ConfigError for a negative number of days, and
+    the same as `warehouse.load` besides.
     """
     if older_than_days < 0:
         raise ConfigError(f"--older-than-days is {older_than_days}; give 0 or a whole number above")
     load(runs_dir, lock_timeout_s=lock_timeout_s)
-    num_before = _counts(runs_dir, lock_timeout_s)[0]
     now = time.time_ns() if now_ns is None else now_ns
+    num_before, num_minutes = _counts(runs_dir, lock_timeout_s)
+    if is_dry_run:
+        kept = read_retention(runs_dir)
+        since = max(raw_since(older_than_days, now), 0 if kept is None else kept.raw_since_unix_ns)
+        num_kept = _counts(runs_dir, lock_timeout_s, since)[0]
+        return _report(runs_dir, since, num_before, num_kept, num_minutes, is_dry_run=True)
     since = remember_purge(runs_dir, older_than_days, now, lock_timeout_s)
     load(runs_dir, lock_timeout_s=lock_timeout_s)
     num_kept, num_minutes = _counts(runs_dir, lock_timeout_s)
+    return _report(runs_dir, since, num_before, num_kept, num_minutes, is_dry_run=False)
+
+
+def _report(
+    runs_dir: Path,
+    since: int,
+    num_before: int,
+    num_kept: int,
+    num_minutes: int,
+    *,
+    is_dry_run: bool,
+) -> PurgeReport:
     return PurgeReport(
         runs_dir=str(runs_dir),
         raw_since_unix_ns=since,
@@ -55,14 +76,16 @@ def purge(
         num_samples_purged=max(num_before - num_kept, 0),
         num_samples_kept=num_kept,
         num_minutes=num_minutes,
+        is_dry_run=is_dry_run,
     )
 
 
-def _counts(runs_dir: Path, lock_timeout_s: float) -> tuple[int, int]:
-    """Raw samples and minute rows of the working warehouse."""
+def _counts(runs_dir: Path, lock_timeout_s: float, since: int = 0) -> tuple[int, int]:
+    """Raw samples from a moment [ns] on, and minute rows, of the working warehouse."""
     with alone(runs_dir, lock_timeout_s), opened(working_path(runs_dir)) as con:
         found = con.execute(
-            "SELECT (SELECT count(*) FROM fact_device_sample), "
-            "(SELECT count(*) FROM fact_device_minute)"
+            "SELECT (SELECT count(*) FROM fact_device_sample WHERE sampled_unix_ns >= ?), "
+            "(SELECT count(*) FROM fact_device_minute)",
+            [since],
         ).fetchall()[0]
     return int(found[0]), int(found[1])

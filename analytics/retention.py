@@ -68,12 +68,17 @@ def read_retention(runs_dir: Path) -> Retention | None:
         ) from error
 
 
+def raw_since(older_than_days: int, now_ns: int) -> int:
+    """The moment [ns], a full minute, before which samples are that old."""
+    return (now_ns - older_than_days * _DAY_NS) // _MINUTE_NS * _MINUTE_NS
+
+
 def remember_purge(runs_dir: Path, older_than_days: int, now_ns: int, lock_timeout_s: float) -> int:
     """Write down that older samples are kept as minutes only; the moment [ns], a full minute.
 
     The moment never goes back. Raises WarehouseError when the folder cannot be written.
     """
-    since = (now_ns - older_than_days * _DAY_NS) // _MINUTE_NS * _MINUTE_NS
+    since = raw_since(older_than_days, now_ns)
     with alone(runs_dir, lock_timeout_s):
         before = read_retention(runs_dir)
         if before is not None and before.raw_since_unix_ns >= since:

@@ -17,7 +17,8 @@ from typing import Any
 import duckdb
 
 from analytics.job_rules import JOB_RULES
-from analytics.run_facts import RunFacts, run_facts, run_ids
+from analytics.named_runs import runs_named
+from analytics.run_facts import RunFacts, run_facts
 from analytics.run_findings import Advice, Note
 from analytics.step_rules import STEP_RULES
 from analytics.straggler_rules import STRAGGLER_RULES
@@ -74,7 +75,7 @@ def advise(con: duckdb.DuckDBPyConnection, name: str) -> list[RunAdvice]:
 
     Raises WarehouseError when there is no such run.
     """
-    return [advise_run(run_facts(con, run_id)) for run_id in run_ids(con, name)]
+    return [advise_run(run_facts(con, run_id)) for run_id in runs_named(con, name).values()]
 
 
 def advise_run(facts: RunFacts) -> RunAdvice:

@@ -13,12 +13,10 @@ import duckdb
 import numpy as np
 
 from analytics.compare import Estimate, Floats, ratio_of_sums
-from analytics.errors import WarehouseError
 from analytics.measures import straggler_ranking
 from analytics.plain_rows import Row, plain_rows
 
 NUM_GROUPS = 20  # consecutive steps that are resampled together
-LATEST = "latest"
 PARTS = (
     "busy", "straggler_wait", "exposed_comm", "exposed_copy", "data_wait", "host_wait",
     "kernel_gap", "unattributed",
@@ -63,41 +61,6 @@ class RunFacts:
         """The parts' share of rank time with a 95 % bootstrap interval over groups of steps."""
         total = np.sum([self.group_part_s[part] for part in parts], axis=0)
         return ratio_of_sums(total, self.group_window_s, seed=0)
-
-
-def run_ids(con: duckdb.DuckDBPyConnection, name: str) -> list[str]:
-    """The runs that a run_id, a pipeline_id or 'latest' names, baseline first.
-
-    Raises WarehouseError when there is none.
-    """
-    found = con.execute(
-        """
-        WITH named AS (
-            SELECT
-                CASE WHEN $name = $latest
-                    THEN (SELECT arg_max(pipeline_id, (started_unix_ns, pipeline_id)) FROM dim_run)
-                    ELSE $name
-                END AS name
-        )
-
-        SELECT dim_run.run_id
-        FROM dim_run
-        INNER JOIN named ON dim_run.run_id = named.name OR dim_run.pipeline_id = named.name
-        ORDER BY dim_run.arm <> 'baseline', dim_run.arm, dim_run.run_id
-        """,
-        {"name": name, "latest": LATEST},
-    ).fetchall()
-    if not found:
-        known = con.execute(
-            "SELECT DISTINCT pipeline_id FROM dim_run ORDER BY pipeline_id DESC LIMIT 5"
-        ).fetchall()
-        there = ", ".join(row[0] for row in known) or "none"
-        raise WarehouseError(
-            f"'{name}' is no run and no pipeline of the warehouse; the newest pipelines are: "
-            f"{there}. Name one of them, one of their runs, or 'latest'; 'seqscale load' takes up "
-            "runs that are not loaded yet."
-        )
-    return [row[0] for row in found]
 
 
 def run_facts(con: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:

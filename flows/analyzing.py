@@ -66,6 +66,14 @@ def analyze_trace(
         typer.echo(table(found))
 
 
+_LEGEND = (
+    "busy to rest are shares of the window and sum to it: kernels; waiting for the last rank, then "
+    "the wire; copies; waiting for data; late launches; gaps between kernels; what none explains. "
+    "overlap: share of communication under kernels. idle_us to non_compute_us as HTA counts them. "
+    "docs/traces.md"
+)
+
+
 @contextlib.contextmanager
 def _without_threads_of_blas() -> Iterator[None]:
     """Let numpy start no threads as it is imported: nothing here multiplies matrices.
@@ -98,10 +106,11 @@ def table(found: dict[str, Any]) -> str:
             "comm holds the wait for stragglers too where straggler is '-': not every rank's "
             "arrival is in these traces."
         )
+    lines.append(_LEGEND)
     lines += [
         f"{row['kind']}: all ranks together waited {row['wait_us'] / 1e3:.3f} ms for the last one "
-        f"in {row['num_collectives']} collectives; most often for rank {row['most_often_last']} "
-        f"({row['num_last']} times)"
+        f"in {_counted(row['num_collectives'], 'collective')}; most often for rank "
+        f"{row['most_often_last']} ({_counted(row['num_last'], 'time')})"
         for row in found["waits_by_kind"]
     ]
     for one in found["ranks"][:1]:
@@ -122,6 +131,10 @@ def table(found: dict[str, Any]) -> str:
     if "run_id" in found:
         lines.append(f"stored as run {found['run_id']}")
     return "\n".join(lines)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _fullness(one: dict[str, Any]) -> list[str]:

@@ -21,7 +21,9 @@ if typing.TYPE_CHECKING:  # imported inside, so that --help stays instant
 
 
 def compare(
-    run_a: Annotated[str, typer.Argument(help="A run, or a pipeline for each of its arms.")],
+    run_a: Annotated[
+        str, typer.Argument(help="A run, a pipeline for each of its arms, or 'latest'.")
+    ],
     run_b: Annotated[str, typer.Argument(help="What to compare it with; ratios are a / b.")],
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,

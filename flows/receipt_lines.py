@@ -124,9 +124,9 @@ def choice_lines(receipt: Json) -> list[str]:
         lines.append(f"{trial['arm']}, schedule {trial['schedule']}:{time} {trial['reason']}")
     for fit in receipt["cost_fits"]:
         lines.append(
-            f"{fit['arm']}, cost model refitted after step {fit['step']} to "
-            f"{fit['num_measured']:,} measured steps (off by {percent(fit['residual_ratio'])}): "
-            f"{fit['reason']}"
+            f"{fit['arm']}, after step {fit['step']} a cost model was fitted to "
+            f"{fit['num_measured']:,} measured steps of ranks, which it misses by "
+            f"{percent(fit['residual_ratio'])}: {fit['reason']}"
         )
     share = receipt["recording_share"]
     if share is not None:

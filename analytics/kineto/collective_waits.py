@@ -35,11 +35,15 @@ def collective_waits(found: Analysis) -> list[dict[str, Any]]:
 
 
 def waits_by_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The waits of each kind of collective over all ranks [us], the longest first; who was last."""
+    """The waits of each kind of collective over all ranks [us], the longest first; who was last.
+
+    Of ranks that were last equally often the lowest is told.
+    """
     found = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         same = [row for row in rows if row["kind"] == kind]
-        rank, times = Counter(row["last_rank"] for row in same).most_common(1)[0]
+        last = Counter(row["last_rank"] for row in same)
+        rank, times = min(last.items(), key=lambda one: (-one[1], one[0]))
         found.append(
             {
                 "kind": kind,
@@ -49,7 +53,7 @@ def waits_by_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "num_last": times,
             }
         )
-    return sorted(found, key=lambda row: -row["wait_us"])
+    return sorted(found, key=lambda row: (-row["wait_us"], row["kind"]))
 
 
 def _wait_ns(own: Collective) -> int:

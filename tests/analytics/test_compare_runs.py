@@ -141,13 +141,13 @@ def test_names_of_pipelines_stand_for_their_arms(paper, filled):
     for pipeline in (PIPELINE, OTHER):
         filled.write(paper.arm("baseline", pipeline) + paper.arm("balanced", pipeline))
     assert run_pairs(filled.con, PIPELINE, OTHER) == [
-        (f"{PIPELINE}-balanced", f"{OTHER}-balanced"),
         (f"{PIPELINE}-baseline", f"{OTHER}-baseline"),
+        (f"{PIPELINE}-balanced", f"{OTHER}-balanced"),
     ]
     assert run_pairs(filled.con, f"{PIPELINE}-baseline", OTHER) == [
         (f"{PIPELINE}-baseline", f"{OTHER}-baseline")
     ]
     with pytest.raises(WarehouseError, match="cannot be compared with itself"):
         run_pairs(filled.con, PIPELINE, PIPELINE)
-    with pytest.raises(WarehouseError, match=rf"nosuch: there is no such.*{OTHER}-ba"):
+    with pytest.raises(WarehouseError, match=rf"'nosuch' is no run and no pipeline.*{OTHER}"):
         run_pairs(filled.con, "nosuch", PIPELINE)

@@ -201,3 +201,18 @@ def test_a_broken_retention_file_and_a_wrong_number_are_named(tmp_path):
     (tmp_path / "telemetry" / "retention.json").write_text('{"raw_since_unix_ns": "soon"}')
     with pytest.raises(WarehouseError, match=r"retention.json: this does not tell.*--rebuild"):
         load(tmp_path)
+
+
+def test_a_dry_run_tells_what_the_purge_then_does_and_does_nothing(tmp_path):
+    land_records(tmp_path, "a", *(sample(10 * n, interval_s=10.0) for n in range(12)))
+    loaded(tmp_path)
+    before = tables(tmp_path)
+    asked = purge(tmp_path, older_than_days=1, is_dry_run=True, now_ns=START + MINUTE + DAY)
+    publish(tmp_path)
+    assert tables(tmp_path) == before
+    assert (asked.num_samples_purged, asked.num_samples_kept, asked.num_minutes) == (6, 6, 0)
+    done = purged(tmp_path, minutes=1)
+    assert (done.raw_since_utc, done.num_samples_purged) == (asked.raw_since_utc, 6)
+    # what was purged before stays so: an earlier moment changes nothing
+    again = purge(tmp_path, older_than_days=2, is_dry_run=True, now_ns=START + MINUTE + DAY)
+    assert (again.raw_since_utc, again.num_samples_purged) == (asked.raw_since_utc, 0)

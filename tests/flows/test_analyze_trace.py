@@ -65,8 +65,8 @@ def test_a_rank_alone_tells_of_no_wait(folder):
 
 def test_the_table_tells_the_waits_of_each_kind(folder):
     assert (
-        "all_reduce: all ranks together waited 0.030 ms for the last one in 1 collectives; most "
-        "often for rank 1 (1 times)"
+        "all_reduce: all ranks together waited 0.030 ms for the last one in 1 collective; most "
+        "often for rank 1 (1 time)"
     ) in run(folder).stdout.splitlines()
 
 

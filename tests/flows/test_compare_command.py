@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from flows.cli import main
+from tests.analytics.landed import land_records, loaded, sample
 
 PIPELINE = "20261130T140000Z-1a2b"
 
@@ -41,8 +42,28 @@ def test_a_comparison_is_one_document_and_reads_as_a_table(published, seqscale):
 def test_an_unknown_run_ends_with_code_2_and_one_message(published, seqscale):
     code, out, err = seqscale("compare", "nosuch", PIPELINE, "--runs-dir", str(published.runs_dir))
     assert (code, out) == (2, "")
-    assert err.startswith("WarehouseError: nosuch: there is no such run")
+    assert err.startswith("WarehouseError: 'nosuch' is no run and no pipeline of the warehouse")
     assert len(err.splitlines()) == 1
+
+
+def test_a_warehouse_without_runs_says_how_to_get_one(tmp_path, seqscale):
+    land_records(tmp_path, "a", sample(1))
+    loaded(tmp_path)
+    where = ("--runs-dir", str(tmp_path))
+    for asked in (("compare", "latest", "latest"), ("alerts",), ("alerts", "--fail"), ("advise",)):
+        code, out, err = seqscale(*asked, *where)
+        assert (code, out) == (2, ""), asked
+        assert err.startswith("WarehouseError: The warehouse holds no run yet. 'seqscale run'"), (
+            asked
+        )
+        assert len(err.splitlines()) == 1
+
+
+def test_latest_is_the_newest_pipeline_in_a_comparison(published, seqscale):
+    where = ("--runs-dir", str(published.runs_dir))
+    code, _, err = seqscale("compare", f"{PIPELINE}-balanced", "latest", *where)
+    assert code == 2
+    assert f"{PIPELINE}-balanced cannot be compared with itself" in err
 
 
 def test_without_a_warehouse_the_command_that_makes_one_is_named(tmp_path, seqscale):

@@ -84,7 +84,7 @@ def receipt(request_for: Request) -> dict[str, Any]:
                 "schedule": "split",
                 "step_s": 0.0412,
                 "is_chosen": True,
-                "reason": "taken: 41.2 ms a step, against synchronous 60.0 ms",
+                "reason": "taken, with an error of 2.0%, against synchronous 60.0 ms",
             },
             {
                 "arm": "balanced",
@@ -213,9 +213,10 @@ def test_what_a_run_chose_is_told_with_its_reason(receipt: dict[str, Any]) -> No
         "transport gloo, 100 mbit/s, emulated, the only one that can work here",
         "baseline: schedule synchronous, as given",
         "balanced: schedule split, picked by auto",
-        "balanced, schedule split: 41.2 ms a step, taken: 41.2 ms a step, against synchronous",
+        "balanced, schedule split: 41.2 ms a step, taken, with an error of 2.0%, against",
         "balanced, schedule prioritised: it cannot clip",
-        "cost model refitted after step 19 to 40 measured steps (off by 4.1 %): the old model",
+        "after step 19 a cost model was fitted to 40 measured steps of ranks, which it misses by "
+        "4.1 %: the old model stays",
         "recording the steps took 0.12 % of their time",
     ):
         assert line in text

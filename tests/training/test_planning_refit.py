@@ -124,7 +124,9 @@ def test_the_decision_on_paper() -> None:
     linear = CostModel(t_step_s=1.0, c0_s=0.0, a_s=1.0, b_s=0.0, source="paper")
     fit = decide(fitted(linear), coming(), 2)
     assert (fit.old_share, fit.new_share, fit.taken) == (0.25, 0.0, True)
-    assert fit.reason == "placing anew loses 0.00% to the slowest rank instead of 25.00%"
+    assert fit.reason == (
+        "the new model is taken: placing anew loses 0.00% to the slowest rank, 25.00% were lost"
+    )
 
 
 def test_nothing_gained_keeps_the_old_model() -> None:

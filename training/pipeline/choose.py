@@ -232,7 +232,7 @@ def _reason(name: str, best: str, found: dict[str, Standing]) -> str:
     if name == best:
         others = [f"{n} {s.step_s * 1e3:.1f} ms" for n, s in found.items() if n != best]
         return (
-            f"taken: {own.step_s * 1e3:.1f} ms a step (error {own.error_share:.1%}), against "
+            f"taken, with an error of {own.error_share:.1%}, against "
             f"{', '.join(others) or 'none'}, for equal work"
         )
     if ratio < 1:

@@ -141,14 +141,14 @@ def fit_and_compare(
     if cost_share < _LEAST_COST_SHARE:
         taken = False
         reason = (
-            "the measured steps take the same time whatever a rank holds, so they do not tell "
-            "what an event costs; the old model stays"
+            "the old model stays, for the measured steps take the same time whatever a rank "
+            "holds and do not tell what an event costs"
         )
     elif held_out >= old_residual:
         taken = False
         reason = (
-            f"the old model misses steps not used in the fit by {old_residual:.1%}, the new one by "
-            f"{held_out:.1%}; the old model stays"
+            f"the old model stays, for it tells steps that neither was fitted to no worse (off by "
+            f"{old_residual:.1%}, the new one by {held_out:.1%})"
         )
     return CostFit(
         step=step,
@@ -175,17 +175,18 @@ def decide(fit: CostFit, coming: PlacedBatches, num_ranks: int) -> CostFit:
         return fit
     before, after = coming.shares(fit.cost, num_ranks)
     if before is None or after is None:
-        changes = (False, "one rank waits for nobody; the old model stays")
+        changes = (False, "the old model stays, for one rank waits for nobody")
     elif after > before - _LEAST_GAIN:
         changes = (
             False,
-            f"placing anew would leave {after:.2%} to the slowest rank where {before:.2%} is lost "
-            "now; the old model stays",
+            f"the old model stays, for placing anew would still lose {after:.2%} to the slowest "
+            f"rank, {before:.2%} are lost now",
         )
     else:
         changes = (
             True,
-            f"placing anew loses {after:.2%} to the slowest rank instead of {before:.2%}",
+            f"the new model is taken: placing anew loses {after:.2%} to the slowest rank, "
+            f"{before:.2%} were lost",
         )
     return dataclasses.replace(
         fit, old_share=before, new_share=after, taken=changes[0], reason=changes[1]
