@@ -20,6 +20,7 @@ from training.comm.contention import (
 from training.comm.gloo import GlooTransport
 from training.comm.host_staged import HostStagedTransport
 from training.comm.lanes import Lane
+from training.comm.nccl import NcclTransport, symmetric_memory
 from training.comm.paced import Link, PacedTransport
 from training.comm.reduce import all_to_all_in_chunks, ordered_sum
 from training.comm.transport import Transport
@@ -30,8 +31,11 @@ DTYPES = (torch.int64, torch.uint8, torch.float32, torch.bfloat16)
 TIMEOUT_S = 30
 
 
-def transport_of(kind: str, link: Link | None = None) -> Transport:
-    return make_transport(kind, CPU, timeout_s=TIMEOUT_S, link=link)
+def transport_of(kind: str, link: Link | None = None, device: torch.device = CPU) -> Transport:
+    """The transport a user would get; NCCL's on a CPU over a gloo group, to run its code there."""
+    if kind == "nccl" and device.type == "cpu":
+        return NcclTransport(another_group(TIMEOUT_S), device)
+    return make_transport(kind, device, timeout_s=TIMEOUT_S, link=link)
 
 
 def counts(sender: int, receiver: int, case: str) -> int:
@@ -50,12 +54,18 @@ def row(sender: int, receiver: int, number: int) -> int:
     return (sender * 4 + receiver) * 8 + number
 
 
-def exchange(rank: int, world_size: int, init_method: str, kind: str) -> dict[str, Any]:
-    """All cases and dtypes through one transport; as nested lists."""
+def exchange(
+    rank: int, world_size: int, init_method: str, kind: str, on_gpu: bool = False
+) -> dict[str, Any]:
+    """All cases and dtypes through one transport; as nested lists. On GPUs, one a rank."""
     results: dict[str, Any] = {}
     with joined(TIMEOUT_S, init_method=init_method, rank=rank, world_size=world_size):
         paced = kind == "paced"
-        transport = transport_of("gloo" if paced else kind, Link(1e5) if paced else None)
+        device = torch.device("cuda", rank) if on_gpu else CPU
+        if on_gpu:
+            torch.cuda.set_device(device)
+            torch.set_default_device(device)
+        transport = transport_of("gloo" if paced else kind, Link(1e5) if paced else None, device)
         for case in ("uneven", "one rank is empty", "only to rank 0", "none"):
             data_R = [counts(rank, other, case) for other in range(world_size)]
             output_R = [counts(other, rank, case) for other in range(world_size)]
@@ -73,6 +83,23 @@ def exchange(rank: int, world_size: int, init_method: str, kind: str) -> dict[st
         results["scalar"] = transport.all_gather(torch.tensor(rank)).tolist()
         results["sent"] = transport.sent_bytes
     return results
+
+
+def in_symmetric_memory(rank: int, world_size: int, init_method: str) -> tuple[Any, Any, int]:
+    """Even collectives of NCCL, copy engines asked for, between buffers they may reach."""
+    with joined(TIMEOUT_S, init_method=init_method, rank=rank, world_size=world_size):
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+        transport = make_transport(
+            "nccl", device, timeout_s=TIMEOUT_S, high_priority=True, zero_cta=True
+        )
+        transport.all_gather(torch.zeros(1, device=device))  # makes NCCL's communicator
+        with symmetric_memory(transport.group, device):
+            data = torch.full((world_size, 1024), float(rank), device=device)
+            output = torch.empty_like(data)
+        transport.all_to_all(output, data)
+        total = ordered_sum(transport, data.flatten())
+        return output[:, 0].tolist(), total.unique().tolist(), transport.sent_bytes
 
 
 def wrong_parts(rank: int, world_size: int, init_method: str, output_R: Any, data_R: Any) -> None:
@@ -96,10 +123,10 @@ def copies(rank: int, world_size: int, init_method: str) -> dict[str, Any]:
         }
 
 
-def sums(rank: int, world_size: int, init_method: str, size: int) -> list[Any]:
+def sums(rank: int, world_size: int, init_method: str, size: int, kind: str) -> list[Any]:
     """ordered_sum of random numbers, whole and in pieces, and of ones."""
-    with joined(TIMEOUT_S, init_method=init_method, rank=rank, world_size=world_size) as group:
-        transport = GlooTransport(group, CPU)
+    with joined(TIMEOUT_S, init_method=init_method, rank=rank, world_size=world_size):
+        transport = transport_of(kind)
         generator = torch.Generator().manual_seed(rank)
         flat_N = torch.randn(size, generator=generator) * 10 ** (rank * 2.0)
         whole = ordered_sum(transport, flat_N)
@@ -108,10 +135,10 @@ def sums(rank: int, world_size: int, init_method: str, size: int) -> list[Any]:
         return [whole.numpy(), torch.cat(pieces).numpy(), by_hand.tolist(), flat_N.numpy()]
 
 
-def chunked(rank: int, world_size: int, init_method: str, num_chunks: int) -> list[Any]:
+def chunked(rank: int, world_size: int, init_method: str, num_chunks: int, kind: str) -> list[Any]:
     """The same uneven exchange whole and in chunks."""
-    with joined(TIMEOUT_S, init_method=init_method, rank=rank, world_size=world_size) as group:
-        transport = GlooTransport(group, CPU)
+    with joined(TIMEOUT_S, init_method=init_method, rank=rank, world_size=world_size):
+        transport = transport_of(kind)
         data_R = [3 * rank + other for other in range(world_size)]
         output_R = [3 * other + rank for other in range(world_size)]
         generator = torch.Generator().manual_seed(rank)
@@ -197,10 +224,10 @@ def paced_times(
         return [future.result() for future in futures]
 
 
-def ordered_work(rank: int, world_size: int, init_method: str) -> dict[str, Any]:
+def ordered_work(rank: int, world_size: int, init_method: str, kind: str) -> dict[str, Any]:
     """What a lane did, in which order and on which thread."""
-    with joined(TIMEOUT_S, init_method=init_method, rank=rank, world_size=world_size) as group:
-        lane = Lane("urgent", GlooTransport(group, CPU))
+    with joined(TIMEOUT_S, init_method=init_method, rank=rank, world_size=world_size):
+        lane = Lane("urgent", transport_of(kind))
         seen: list[int] = []
         threads: set[str] = set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import traceback
+import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,6 +20,8 @@ RankProgram = Callable[..., Any]
 def _child(
     program: RankProgram, channel: Connection, rank: int, arguments: tuple[Any, ...]
 ) -> None:
+    # pytest's own filter does not reach here; torch announces what it will take away so
+    warnings.simplefilter("error", FutureWarning)
     try:
         channel.send((True, program(rank, *arguments)))
     except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -113,7 +114,10 @@ class Ordinary(nn.Module):
 class WeightNormed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = weight_norm(nn.Linear(WIDTH, WIDTH)), nn.Linear(WIDTH, WIDTH)
+        with warnings.catch_warnings():  # its successor parametrizes; this one uses a hook
+            warnings.simplefilter("ignore", FutureWarning)
+            self.a = weight_norm(nn.Linear(WIDTH, WIDTH))
+        self.b = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor, step: int) -> Tensor:
         return self.b(torch.tanh(self.a(x)))

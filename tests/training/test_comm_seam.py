@@ -6,10 +6,13 @@ import pytest
 from tests.training import comm_programs as programs
 from training.comm.reduce import num_chunks_for
 
+KINDS = ["gloo", "nccl"]
 
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_a_sum_is_in_rank_order_whatever_the_pieces(on_ranks, world_size) -> None:
-    results = on_ranks(programs.sums, world_size, 50)
+def test_a_sum_is_in_rank_order_whatever_the_pieces(on_ranks, kind, world_size) -> None:
+    results = on_ranks(programs.sums, world_size, 50, kind)
     by_rank = np.zeros(50, dtype=np.float32)
     for rank in range(world_size):
         by_rank = by_rank + results[rank][3] if rank else results[0][3]
@@ -21,9 +24,10 @@ def test_a_sum_is_in_rank_order_whatever_the_pieces(on_ranks, world_size) -> Non
         assert by_hand == [triangle, 10 * (triangle - world_size), world_size / 2]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_chunks", [1, 2, 3, 20])
-def test_an_exchange_in_chunks_is_the_whole_exchange(on_ranks, num_chunks) -> None:
-    for whole, parts in on_ranks(programs.chunked, 4, num_chunks):
+def test_an_exchange_in_chunks_is_the_whole_exchange(on_ranks, num_chunks, kind) -> None:
+    for whole, parts in on_ranks(programs.chunked, 4, num_chunks, kind):
         assert np.array_equal(whole, parts)
 
 
@@ -31,8 +35,9 @@ def test_a_transfer_has_as_many_chunks_as_its_dearest_rank_needs() -> None:
     assert [num_chunks_for(size, 100) for size in (0, 1, 100, 101, 1000)] == [1, 1, 1, 2, 10]
 
 
-def test_a_lane_keeps_the_order_on_one_thread_and_counts_its_traffic_once(on_ranks) -> None:
-    for result in on_ranks(programs.ordered_work, 2):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lane_keeps_the_order_on_one_thread_and_counts_its_traffic_once(on_ranks, kind) -> None:
+    for result in on_ranks(programs.ordered_work, 2, kind):
         assert result["seen"] == list(range(8))
         assert result["threads"] == 1
         assert result["output"] == [0.0, 1.0]

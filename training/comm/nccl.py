@@ -13,7 +13,8 @@ PyTorch's "copy engine collectives"):
   NCCL's list and keep their kernels. Our sums are an all-to-all and an all-gather of equal parts
   (reduce.py), so they can profit; row exchanges may not. host_staged.py uses no compute unit.
 
-Not yet run on a GPU: written against the documentation of torch 2.13 and NCCL 2.30.
+Not yet run on a GPU: written against the documentation of torch 2.13 and NCCL 2.30. The tests run
+the same calls over a gloo group on CPUs, and over NCCL where a GPU is.
 """
 
 from __future__ import annotations
@@ -123,5 +124,5 @@ class NcclTransport(Transport):
     def _all_gather(self, data: Tensor) -> Tensor:
         gathered = data.new_empty((self.world_size, *data.shape))
         flat = gathered.view(-1)
-        dist.all_gather_into_tensor(flat, data.contiguous().view(-1), group=self.group)
+        dist.all_gather_single(flat, data.contiguous().view(-1), group=self.group)
         return gathered
