@@ -21,7 +21,7 @@ from tests.training.torchrec_programs import (
     train_torchrec,
 )
 
-NUM_STEPS = 24
+NUM_STEPS = 30
 
 pytestmark = [
     pytest.mark.full,
@@ -48,12 +48,13 @@ def whole(shares: list[dict[str, Any]], what: str, table: str) -> Any:
     return np.concatenate([share[what][table] for share in shares])[np.argsort(ids)]
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
 def test_the_engine_trains_as_torchrecs_plain_module_does(
-    on_ranks: OnRanks, optimizer: str
+    on_ranks: OnRanks, optimizer: str, world_size: int
 ) -> None:
-    theirs = on_ranks(train_torchrec, 2, optimizer, NUM_STEPS)
-    by_rank = on_ranks(train_ours, 2, optimizer, NUM_STEPS)
+    theirs = on_ranks(train_torchrec, world_size, optimizer, NUM_STEPS)
+    by_rank = on_ranks(train_ours, world_size, optimizer, NUM_STEPS)
     losses = np.array([share["losses"] for share in theirs])
     for schedule in SCHEDULES:
         ours = [of_rank[schedule] for of_rank in by_rank]
