@@ -40,7 +40,8 @@ from training.config import TableConfig
 from training.engine import Engine, EngineOptions
 from training.planning.overlap_forecast import FORECAST_SCHEDULES, StepLoad, forecast
 from training.ranks import another_group, joined
-from training.recorder import Window, step_parts
+from training.recorder import Window
+from training.step_parts import step_parts
 
 TIMEOUT_S = 60
 STEPS_A_TURN = 3  # the first is not counted

@@ -27,8 +27,8 @@ from training.feed import BatchBuilder
 from training.links import parse_link
 from training.planning.plan import Plan
 from training.ranks import another_group
-from training.recorder import step_parts
 from training.sequences import SequenceWorkload
+from training.step_parts import step_parts
 
 TIMEOUT_S = 60
 NUM_ITEMS = 50_000

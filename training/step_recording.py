@@ -36,17 +36,18 @@ import torch.distributed as dist
 
 from analytics.errors import ConfigError
 from analytics.journal import JournalWriter
-from analytics.schema import DimRun, FactCollective, FactStep
-from training.collective_records import collectives_of
+from analytics.schema import DimRun
+from training.block_records import BlockRecords
 from training.comm.clocks import SHARED, ClockOffset, LastArrivals, alone, last_arrivals
 from training.job_records import JobSpans, rank_record
 from training.loop_recorder import LoopRecorder
 from training.loop_records import RecordedStep, loop_run
-from training.ranks import another_group
-from training.recorder import StepRecorder, Wait, Window, step_parts
+from training.ranks import another_group, share_one_clock
+from training.recorder import StepRecorder, Wait, Window
 
 logger = logging.getLogger(__name__)
 
+_TOLD = tuple(field.name for field in dataclasses.fields(RecordedStep))
 Hook = Callable[[object, Any], "torch.futures.Future[torch.Tensor]"]  # of a dist.GradBucket
 
 
@@ -100,10 +101,15 @@ class StepRecording:
         journal_dir = folder / f"attempt-{self._attempt}" / "journal"
         self._journal = JournalWriter(journal_dir, f"rank-{self._rank:05d}")
         self._described = dict(described or {})
-        self._record_collectives = record_collectives
+        self._shares_clock = self._group is None or share_one_clock(self._group)
         self._clock: ClockOffset | None = None if self._group is not None else SHARED
-        self._spans = JobSpans(
-            self._journal, pipeline_id=run_id, attempt=self._attempt, rank=self._rank
+        self._blocks = BlockRecords(
+            self._journal,
+            JobSpans(self._journal, pipeline_id=run_id, attempt=self._attempt, rank=self._rank),
+            pipeline_id=run_id,
+            attempt=self._attempt,
+            rank=self._rank,
+            record_collectives=record_collectives,
         )
         self._started_unix_ns = time.time_ns()
         self._block_steps = block_steps
@@ -114,7 +120,7 @@ class StepRecording:
         self._left = (0, 0)  # monotonic and CPU time at the end of the last step [ns]
         self._lock = threading.Lock()  # collectives complete in threads of torch
         self._backwards: list[_Backward] = []
-        self._own_cpu_ns = self._windows_ns = 0
+        self._own_cpu_ns = self._told_cpu_ns = self._windows_ns = 0
         self.waited_s: defaultdict[str, float] = defaultdict(float)  # by name, on this rank
         self._write_run()
 
@@ -263,20 +269,25 @@ class StepRecording:
             current.sent_bytes += round(share * backward.num_bytes)
 
     def _end_block(self, *, are_others_here: bool) -> None:
+        begin_cpu_ns = time.thread_time_ns()
         windows, steps = self._recorder.end_block(), self._steps
         self._steps = []
         lasts = self._last_arrivals(windows) if are_others_here else None
-        records: list[FactStep | FactCollective] = []
-        for place, (window, step) in enumerate(zip(windows, steps, strict=True)):
-            self._windows_ns += window.end_ns - window.begin_ns
-            last_ns = None if lasts is None else lasts.arrival_ns[place]
-            last_ranks = None if lasts is None else lasts.rank[place]
-            record = self._step_record(window, step, last_ns)
-            records.append(record)
-            if self._record_collectives:
-                records += collectives_of(record, window, last_ns, last_ranks)
-        self._journal.write_many(records)
-        self._spans.block(windows)
+        self._windows_ns += sum(window.end_ns - window.begin_ns for window in windows)
+        told: dict[str, list[Any]] = {
+            name: [getattr(step, name) for step in steps] for name in _TOLD
+        }
+        self._blocks.write(
+            self._run_id,
+            self._block,
+            windows,
+            told | {"was_skipped": [None] * len(steps)},
+            lasts,
+            mark_ns=self._recorder.mark_ns,
+            begin_cpu_ns=begin_cpu_ns - (self._own_cpu_ns - self._told_cpu_ns),
+        )
+        # a block's own time is told by then, also where it counts as a step's
+        self._told_cpu_ns = self._own_cpu_ns + time.thread_time_ns() - begin_cpu_ns
         self._block += 1
 
     def _last_arrivals(self, windows: list[Window]) -> LastArrivals | None:
@@ -294,24 +305,9 @@ class StepRecording:
                 self._rank, self._block, [int(count) for count in counts],
             )  # fmt: skip
             return None
-        lasts = last_arrivals(arrivals, self._group)
+        lasts = last_arrivals(arrivals, self._group, shares_clock=self._shares_clock)
         self._clock = lasts.clock
         return lasts
-
-    def _step_record(self, window: Window, step: RecordedStep, last: list[int] | None) -> FactStep:
-        return FactStep(
-            run_id=self._run_id,
-            pipeline_id=self._run_id,
-            attempt=self._attempt,
-            rank=self._rank,
-            block=self._block,
-            started_unix_ns=window.started_unix_ns,
-            host_wait_s=None,
-            kernel_gap_s=None,
-            was_skipped=None,
-            **vars(step),
-            **vars(step_parts(window, last, self._recorder.mark_ns)),
-        )
 
     def _write_run(self) -> None:
         """The run, by rank 0, and where this rank runs; the loader keeps what came last."""

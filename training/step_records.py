@@ -6,7 +6,6 @@ Price: one exchange of arrival times a block, when its last window has closed.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Sequence
@@ -18,14 +17,13 @@ from analytics.hosts import host_name
 from analytics.journal import JournalWriter
 from analytics.schema import (
     DimRun,
-    FactCollective,
     FactCostFit,
     FactScheduleTrial,
-    FactStep,
     FactTransportTrial,
+    Scalar,
 )
 from training.arms import Arm
-from training.collective_records import collectives_of
+from training.block_records import BlockRecords
 from training.comm.clocks import ClockOffset, last_arrivals
 from training.comm.contention import TransportTrial
 from training.config import TrainJob
@@ -37,7 +35,8 @@ from training.planning.model_flops import model_flops
 from training.planning.plan import Plan
 from training.planning.refit import CostFit
 from training.planning.windows import Ints
-from training.recorder import Window, step_parts
+from training.ranks import share_one_clock
+from training.recorder import Window
 
 
 class StepJournal:
@@ -52,7 +51,7 @@ class StepJournal:
         group: dist.ProcessGroup,
         journal: JournalWriter,
     ) -> None:
-        """plans: where windows lie by now; lengths_W: events of each training window."""
+        """A collective. plans: where windows lie by now; lengths_W: events of each window."""
         self._job = job
         self._plan = plan
         self._plans = plans
@@ -61,6 +60,7 @@ class StepJournal:
         self._rank = dist.get_rank(group)
         self._journal = journal
         self._clock: ClockOffset | None = None  # as the last block compared it
+        self._shares_clock = share_one_clock(group)
         self.spans = JobSpans(
             journal,
             pipeline_id=job.pipeline_id,
@@ -68,24 +68,41 @@ class StepJournal:
             rank=self._rank,
             launched_unix_ns=job.launched_unix_ns,
         )
+        self._blocks = BlockRecords(
+            journal,
+            self.spans,
+            pipeline_id=job.pipeline_id,
+            attempt=job.attempt,
+            rank=self._rank,
+            record_collectives=job.config.train.record_collectives,
+        )
 
     def write_steps(
-        self, arm: Arm, block: int, windows: Sequence[Window], results: Sequence[StepResult]
+        self,
+        arm: Arm,
+        block: int,
+        windows: Sequence[Window],
+        results: Sequence[StepResult],
+        lengths: Sequence[Ints],
     ) -> None:
-        """The steps of a block and their waits, every rank its own. A collective."""
+        """The steps of a block and their waits, every rank its own. A collective.
+
+        lengths: of each step, those of `lengths_of`.
+        """
+        begin_cpu_ns = time.thread_time_ns()
         arrivals = [[wait.arrival_ns for wait in w.sorted_waits()] for w in windows]
-        lasts = last_arrivals(arrivals, self._group)
+        lasts = last_arrivals(arrivals, self._group, shares_clock=self._shares_clock)
         self._clock = lasts.clock
-        records: list[FactStep | FactCollective] = []
-        for window, result, last, ranks in zip(
-            windows, results, lasts.arrival_ns, lasts.rank, strict=True
-        ):
-            step = self._step(arm, block, window, result, last)
-            records.append(step)
-            if self._job.config.train.record_collectives:
-                records += collectives_of(step, window, last, ranks)
-        self._journal.write_many(records)
-        self.spans.block(windows)
+        told = [self._told(*of_step) for of_step in zip(results, lengths, strict=True)]
+        self._blocks.write(
+            self._job.run_id(arm.config.name),
+            block,
+            windows,
+            {name: [of_step[name] for of_step in told] for name in told[0]},
+            lasts,
+            mark_ns=arm.engine.recorder.mark_ns,
+            begin_cpu_ns=begin_cpu_ns,
+        )
 
     def write_rank(self, arm: Arm) -> None:
         """Where this rank runs; written again at the end, when more is known of it."""
@@ -170,44 +187,27 @@ class StepJournal:
             )
         )
 
-    def _step(
-        self,
-        arm: Arm,
-        block: int,
-        window: Window,
-        result: StepResult,
-        last: list[int],
-    ) -> FactStep:
+    def _told(self, result: StepResult, mine_B: Ints) -> dict[str, Scalar]:
+        """What a step tells beside its window; mine_B: the events of its sequences."""
         batch = result.batch
         assert isinstance(batch, RankBatch)
-        mine_B = self.lengths_of(arm.config.name, batch.step)
-        parts = step_parts(window, last, arm.engine.recorder.mark_ns)
         own_sq, whole_sq = _norms_of(result, batch)
-        return FactStep(
-            run_id=self._job.run_id(arm.config.name),
-            pipeline_id=self._job.pipeline_id,
-            attempt=self._job.attempt,
-            rank=self._rank,
-            step=batch.step,
-            epoch=int(self._plan.epochs[batch.step]),
-            block=block,
-            started_unix_ns=window.started_unix_ns,
-            host_wait_s=None,
-            kernel_gap_s=None,
-            predicted_cost_s=float(self._plan.cost.sequence_cost_s(mine_B).sum()),
-            num_sequences=len(mine_B),
-            num_tokens=int(mine_B.sum()),
-            num_targets=0 if result.was_skipped else batch.num_targets,
-            loss_sum=0.0 if result.was_skipped else float(result.local_loss_sum),
-            was_skipped=result.was_skipped,
-            num_rows=len(batch.row_ids_U),
-            num_rows_ahead=result.num_rows_ahead,
-            sent_bytes=result.sent_bytes,
-            model_flops=self._flops(batch),
-            rank_gradient_norm_sq=own_sq,
-            gradient_norm_sq=whole_sq,
-            **dataclasses.asdict(parts),
-        )
+        return {
+            "step": batch.step,
+            "epoch": int(self._plan.epochs[batch.step]),
+            "predicted_cost_s": float(self._plan.cost.sequence_cost_s(mine_B).sum()),
+            "num_sequences": len(mine_B),
+            "num_tokens": int(mine_B.sum()),
+            "num_targets": 0 if result.was_skipped else batch.num_targets,
+            "loss_sum": 0.0 if result.was_skipped else float(result.local_loss_sum),
+            "was_skipped": result.was_skipped,
+            "num_rows": len(batch.row_ids_U),
+            "num_rows_ahead": result.num_rows_ahead,
+            "sent_bytes": result.sent_bytes,
+            "model_flops": self._flops(batch),
+            "rank_gradient_norm_sq": own_sq,
+            "gradient_norm_sq": whole_sq,
+        }
 
     def _flops(self, batch: RankBatch) -> float:
         return model_flops(

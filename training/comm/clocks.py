@@ -73,28 +73,31 @@ class LastArrivals:
     clock: ClockOffset  # by which the ranks' arrivals were compared
 
 
-def last_arrivals(arrivals_ns: Sequence[Sequence[int]], group: dist.ProcessGroup) -> LastArrivals:
+def last_arrivals(
+    arrivals_ns: Sequence[Sequence[int]],
+    group: dist.ProcessGroup,
+    *,
+    shares_clock: bool | None = None,
+) -> LastArrivals:
     """Who arrived last at each wait, and when on this rank's clock [ns]. A collective.
 
-    arrivals_ns: this rank's, by step; every rank gives as many, in the same order.
+    arrivals_ns: this rank's, by step; every rank gives as many, in the same order. shares_clock:
+    what share_one_clock said of the group, where it has been asked before.
     """
     if dist.get_world_size(group) == 1:
         return alone(arrivals_ns)
-    clock = align_clocks(group)
+    if shares_clock is None:
+        shares_clock = share_one_clock(group)
+    clock = SHARED if shares_clock else align_clocks(group, clock=time.monotonic_ns)
     common = [clock.to_common_ns(arrival) for of_step in arrivals_ns for arrival in of_step]
-    own = torch.tensor(common, dtype=torch.int64)
-    last = own.clone()
-    dist.all_reduce(last, op=dist.ReduceOp.MAX, group=group)
-    nobody = torch.full_like(own, dist.get_world_size(group))
-    rank = torch.where(own == last, torch.full_like(own, dist.get_rank(group)), nobody)
-    dist.all_reduce(rank, op=dist.ReduceOp.MIN, group=group)
-    lengths = [len(of_step) for of_step in arrivals_ns]
+    own_N = torch.tensor(common, dtype=torch.int64)
+    common_RN = own_N.new_empty((dist.get_world_size(group), len(common)))
+    dist.all_gather_single(common_RN.view(-1), own_N, group=group)
+    ranks = iter(common_RN.numpy().argmax(axis=0).tolist())  # of equal ones the first
+    lasts = iter(common_RN.amax(dim=0).tolist())
     return LastArrivals(
-        arrival_ns=[
-            [clock.to_local_ns(arrival) for arrival in part.tolist()]
-            for part in torch.split(last, lengths)
-        ],
-        rank=[part.tolist() for part in torch.split(rank, lengths)],
+        arrival_ns=[[clock.to_local_ns(next(lasts)) for _ in part] for part in arrivals_ns],
+        rank=[[next(ranks) for _ in part] for part in arrivals_ns],
         clock=clock,
     )
 
