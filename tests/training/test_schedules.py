@@ -42,6 +42,14 @@ CROSSED = {
         "placement": "hash",
         "user_placement": "replicated",
     },
+    "bf16": {"precision": "bf16"},
+    "bf16, jittered ranks, micro-batches, hashed rows": {
+        "precision": "bf16",
+        "jitter_ms": 4.0,
+        "micro_batches": 2,
+        "placement": "hash",
+        "user_placement": "replicated",
+    },
     "clipping": {"clip_norm": 0.05, "schedules": (*WHOLE, "auto")},
 }
 
@@ -75,6 +83,17 @@ def test_every_schedule_equals_synchronous_whatever_befalls_the_ranks(
     on_ranks: Any, world_size: int, condition: str
 ) -> None:
     assert_equal_to_synchronous(on_ranks(train_schedules, world_size, CONDITIONS[condition]))
+
+
+@pytest.mark.parametrize("optimizer", TABLE_OPTIMIZERS)
+def test_every_schedule_equals_synchronous_in_bf16(on_ranks: Any, optimizer: str) -> None:
+    case = Case(optimizer=optimizer, precision="bf16", num_steps=10)
+    states = on_ranks(train_schedules, 2, case)
+    assert_equal_to_synchronous(states)
+    only = dataclasses.replace(case, precision="fp32", schedules=("synchronous",))
+    (plain, _) = on_ranks(train_schedules, 2, only)
+    losses = [state["synchronous"]["losses"] for state in (states[0], plain)]
+    assert (losses[0] != losses[1]).any()  # it did compute in bf16
 
 
 @pytest.mark.full
