@@ -20,7 +20,8 @@ Straggler seconds are a rank's waits in collectives until the last rank was ther
 the rest of its waits (docs/definitions.md); both are means over ranks and steps, with 95 %
 intervals by bootstrap over blocks. Beside them the same imbalance without any clock of a wait: mean
 over steps of the largest less the mean work of the ranks, in CPU seconds for the real model, in
-busy seconds for the emulated one. TorchRec's waits cannot be told apart: only its step is shown.
+busy seconds for the emulated one; and the CPU seconds of a rank's own work. TorchRec's waits cannot
+be told apart: only its step is shown.
 """
 
 from __future__ import annotations
@@ -176,9 +177,9 @@ def table(rows: list[Row]) -> list[str]:
     """The rows as Markdown; straggler and exchange apart."""
     lines = [
         "| compute, ranks, link | arm | step [ms] | straggler wait [ms] | removed "
-        "| exchange wait [ms] | removed | imbalance of own work [ms] "
+        "| exchange wait [ms] | removed | imbalance of own work [ms] | own CPU time [ms] "
         "| largest difference: table, state, dense, state, loss |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         differences = ", ".join(
@@ -190,7 +191,8 @@ def table(rows: list[Row]) -> list[str]:
             f"| {_with_interval(row, 'step_s')} | {_with_interval(row, 'straggler_wait_s')} "
             f"| {_share(row, 'removed_straggler_wait')} | {_with_interval(row, 'exposed_comm_s')} "
             f"| {_share(row, 'removed_exposed_comm')} | {_with_interval(row, 'imbalance_s')} "
-            f"({'CPU' if row['work'] == 'cpu_s' else 'wall'}) | {differences} |"
+            f"({'CPU' if row['work'] == 'cpu_s' else 'wall'}) | {_with_interval(row, 'cpu_s')} "
+            f"| {differences} |"
         )
     return lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.arms_in_turn import Arm, Spec, reference_of, turns
-from bench.bubble import imbalance, with_intervals
+from bench.bubble import imbalance, table, with_intervals
 from bench.figures import (
     counted,
     interval_of_mean,
@@ -91,6 +91,24 @@ def test_stragglers_and_exchange_are_removed_apart() -> None:
     assert row["removed_imbalance_share"] == pytest.approx(1.0)
     assert with_intervals({"step_s": [0.1]}, baseline)["removed_straggler_wait_share"] is None
     assert imbalance([1.0, 3.0]) == 1.0  # one of two ranks waits two
+
+
+def test_the_bubble_table_tells_every_figure_with_its_interval() -> None:
+    keys = ("step_s", "straggler_wait_s", "exposed_comm_s", "imbalance_s", "busy_s", "cpu_s")
+    # two blocks alike, so that an interval is its figure: 1, 2, 3 ... ms, half of the baseline's
+    ours = {key: [(place + 1) / 1e3] * 2 for place, key in enumerate(keys)}
+    baseline = {key: [2 * value for value in values] for key, values in ours.items()}
+    about = {"model": "real", "ranks": 2, "link": "l", "arm": "a", "work": "cpu_s"}
+    about |= {f"difference_{kind}": 0.0 for kind in
+              ("table", "table_state", "dense", "dense_state", "loss")}  # fmt: skip
+    heads, rules, row = table([about | with_intervals(ours, baseline)])
+    cells = dict(zip(*([c.strip() for c in line.split("|")[1:-1]] for line in (heads, row)),
+                     strict=True))  # fmt: skip
+    assert rules.count("|") == heads.count("|")
+    assert cells["step [ms]"] == "1.0 (1.0..1.0)"
+    assert cells["straggler wait [ms]"] == "2.0 (2.0..2.0)"
+    assert cells["imbalance of own work [ms]"] == "4.0 (4.0..4.0) (CPU)"
+    assert cells["own CPU time [ms]"] == "6.0 (6.0..6.0)"
 
 
 def test_arms_take_turns_and_are_compared_with_what_they_must_equal() -> None:
