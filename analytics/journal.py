@@ -62,8 +62,9 @@ class JournalWriter:
     ) -> None:
         """Append records of one table that are given column by column, in one write.
 
-        The lines are those of `write_many`, for a third of its CPU time. shared: columns of which
-        all records have one value; columns: the others, of equal length.
+        The lines are those of `write_many`, for a third of the CPU time that making the records
+        and writing them takes. shared: columns of which all records have one value; columns: the
+        others, of equal length, none of money.
         Raises ValueError unless both together are the table's columns.
         """
         lines = _lines(record, shared, columns)
