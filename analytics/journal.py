@@ -65,7 +65,8 @@ class JournalWriter:
         The lines are those of `write_many`, for a third of the CPU time that making the records
         and writing them takes. shared: columns of which all records have one value; columns: the
         others, of equal length, none of money.
-        Raises ValueError unless both together are the table's columns.
+        Raises ValueError unless both together are the table's columns; those that were added to
+        the table later may be left out, and are NULL then.
         """
         lines = _lines(record, shared, columns)
         if lines:
@@ -118,6 +119,8 @@ def _lines(
 ) -> list[str]:
     """The lines of records of one table, with few calls of the encoder, which cost most."""
     specs = {spec.name: spec for spec in columns(record)}
+    untold = [name for name, spec in specs.items() if spec.added and name not in given]
+    shared = {**dict.fromkeys(untold), **shared}  # NULL, as in a record made without it
     wrong = specs.keys() ^ (shared.keys() | given.keys()) | shared.keys() & given.keys()
     if wrong:
         raise ValueError(

@@ -212,7 +212,9 @@ def cost_fits(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> list[Row]:
 def recording_share(con: duckdb.DuckDBPyConnection, pipeline_id: str) -> float | None:
     """CPU time that recording took over the time of the steps recorded, 0..1; NULL when untold."""
     query = """
-        SELECT sum(recorder_cpu_s) / sum(window_s) AS recording_share
+        SELECT
+            sum(recorder_cpu_s + coalesce(recording_block_cpu_s, 0)) / sum(window_s)
+                AS recording_share
         FROM fact_step
         WHERE pipeline_id = ? AND recorder_cpu_s IS NOT NULL
     """

@@ -97,6 +97,13 @@ class FactStep:
         lower=0,
         added=True,
     )
+    recording_block_cpu_s: float | None = column(
+        "The step's share of the CPU time of aligning and writing its block, which comes on top of "
+        "recorder_cpu_s; NULL when untold",
+        unit="s",
+        lower=0,
+        added=True,
+    )
     rank_gradient_norm_sq: float | None = column(
         "Squared norm of the mean dense gradient of this rank's targets; NULL when not measured",
         lower=0,

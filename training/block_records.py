@@ -27,8 +27,8 @@ _values_of = operator.attrgetter(*_PARTS)
 class BlockRecords:
     """Writes one rank's blocks of steps.
 
-    A step's recorder_cpu_s is the CPU time of its marks and its share of what its block takes until
-    its lines are made; what making and writing them takes is told with the block after.
+    A step's recording_block_cpu_s is its share of the CPU time that its block takes until its lines
+    are made; what making and writing them takes is told with the block after.
     """
 
     def __init__(
@@ -89,10 +89,15 @@ class BlockRecords:
         split = dict(zip(_PARTS, map(list, zip(*parts, strict=True)), strict=True))
         now_cpu_ns = time.thread_time_ns()
         share_s = (now_cpu_ns - begin_cpu_ns + self._untold_ns) / len(windows) / 1e9
-        split["recorder_cpu_s"] = [marks_s + share_s for marks_s in split["recorder_cpu_s"]]
         self._journal.write_columns(
             FactStep,
-            {**shared, "block": block, "host_wait_s": None, "kernel_gap_s": None},
+            {
+                **shared,
+                "block": block,
+                "host_wait_s": None,
+                "kernel_gap_s": None,
+                "recording_block_cpu_s": share_s,
+            },
             {**told, **split, "started_unix_ns": [w.started_unix_ns for w in windows]},
         )
         self._untold_ns = time.thread_time_ns() - now_cpu_ns

@@ -37,7 +37,7 @@ def step_rows(one: RankAnalysis, run: DimRun) -> Iterator[FactStep]:
             loss_sum=None, num_rows=None, num_rows_ahead=None, sent_bytes=None,
             exposed_ids_s=None, exposed_rows_s=None, exposed_gradients_s=None,
             exposed_dense_s=None, recorder_cpu_s=None, was_skipped=None, model_flops=None,
-            rank_gradient_norm_sq=None, gradient_norm_sq=None,
+            recording_block_cpu_s=None, rank_gradient_norm_sq=None, gradient_norm_sq=None,
         )  # fmt: skip
 
 

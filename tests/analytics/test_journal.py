@@ -6,7 +6,7 @@ import pytest
 
 from analytics.errors import JournalError
 from analytics.journal import JournalWriter, read_journal, segments, tables_in
-from analytics.schema import DimDataset, DimTeam, FactDroppedRows, FactSpan
+from analytics.schema import DimDataset, DimTeam, FactDroppedRows, FactSpan, FactStep, columns
 
 
 def dropped(count: int) -> FactDroppedRows:
@@ -134,6 +134,15 @@ def test_records_given_by_columns_are_the_lines_of_records_given_one_by_one(tmp_
     (a,), (b,) = (segments(tmp_path / name, "fact_span") for name in "ab")
     assert a.read_bytes() == b.read_bytes()
     assert read_journal(tmp_path / "a", FactSpan).records == spans
+
+
+def test_a_column_that_was_added_later_may_be_left_out_and_is_null(tmp_path: Path) -> None:
+    given = {c.name: [0] for c in columns(FactStep) if not c.added}
+    given |= {"run_id": ["r"], "pipeline_id": ["p"]}
+    with JournalWriter(tmp_path, "w") as journal:
+        journal.write_columns(FactStep, {}, given | {"recorder_cpu_s": [0.5]})
+    (step,) = read_journal(tmp_path, FactStep).records
+    assert (step.recorder_cpu_s, step.model_flops) == (0.5, None)
 
 
 def test_columns_without_a_record_write_nothing(tmp_path: Path) -> None:
