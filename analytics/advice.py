@@ -185,7 +185,8 @@ def cut_giants(
         words = "Nothing to do: no history costs more than a rank's share of a mean batch."
     else:
         words = (
-            f"Cutting giants ({how_many}) does not help: {before:.1%} is lost, {after:.1%} after."
+            f"Nothing to do: cutting the histories that cost more than a rank's share ({how_many}) "
+            f"does not help; {before:.1%} is lost with them whole, {after:.1%} with them cut."
         )
     told = {"num_cut_users": float(num_cut)} if num_cut >= min_group_users else {}
     return Advice(
@@ -222,9 +223,11 @@ def hot_rows_to_copy(
     chosen = good[0] if good else hot[-1]
     before, after = chosen["collision_share"], chosen["collision_share_without"]
     num_bytes = chosen["num_hot_rows"] * row_bytes
+    num_hot = chosen["num_hot_rows"]
+    rows = "the hottest row" if num_hot == 1 else f"the {num_hot:,} hottest rows"
     facts = (
-        f"the {chosen['num_hot_rows']:,} hottest rows ({num_bytes / 2**20:,.1f} MiB a rank) are "
-        f"{chosen['id_share']:.1%} of a batch's ids, and without them the collision share is "
+        f"{rows} ({num_bytes / 2**20:,.1f} MiB a rank) made up {chosen['id_share']:.1%} of a "
+        f"batch's ids, and without {'it' if num_hot == 1 else 'them'} the collision share is "
         f"{after:.1%} instead of {before:.1%}"
     )
     return Advice(

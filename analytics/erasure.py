@@ -69,12 +69,13 @@ class Erasure:
         except StoreError:
             return not path.exists()
 
-    def record(self) -> FactErasure:
-        """As the warehouse keeps it; the same again for the same version in the same place.
+    @property
+    def told_rows(self) -> int | None:
+        """Rows as they may be told; None of few users: of one it is the length of one history."""
+        return self.num_rows if self.num_users >= MIN_GROUP_USERS else None
 
-        Of fewer users than the minimum group the number of rows is not told: of one user it is the
-        length of one history.
-        """
+    def record(self) -> FactErasure:
+        """As the warehouse keeps it; the same again for the same version in the same place."""
         named = f"{self.reason} {self.dataset_id} {self.store_dir}"
         return FactErasure(
             erasure_id=hashlib.sha256(named.encode()).hexdigest()[:16],
@@ -82,7 +83,7 @@ class Erasure:
             reason=self.reason,
             dataset_id=self.dataset_id,
             new_dataset_id=self.new_dataset_id,
-            num_rows=self.num_rows if self.num_users >= MIN_GROUP_USERS else None,
+            num_rows=self.told_rows,
             num_users=self.num_users,
         )
 

@@ -142,12 +142,13 @@ def dataset_records(prepared: PreparedData, *, min_group_users: int = MIN_GROUP_
     """What the warehouse keeps of a prepared set: one DimDataset, one FactDroppedRows a reason.
 
     The lengths are read from the store, which is to be there, and told by the rule of
-    group_size.py: none that fewer than min_group_users users share. Rows of people who were erased
-    are in no number.
+    group_size.py: none that fewer than min_group_users users share, and so are the dropped rows.
+    Rows of people who were erased are in no number.
     """
-    lengths = length_summary(open_store(Path(prepared.store_dir)).lengths(), min_group_users)
+    store = open_store(Path(prepared.store_dir))
+    lengths = length_summary(store.lengths(), min_group_users)
     in_split = prepared.num_in_split
-    num_rows_read, told = published_rows(prepared.num_rows_read, prepared.dropped_rows)
+    num_rows_read, told = published_rows(store.header, min_group_users)
     dataset = DimDataset(
         dataset_id=prepared.dataset_id,
         dataset_name=prepared.dataset_name,

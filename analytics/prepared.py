@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from analytics.group_size import MIN_GROUP_USERS, length_summary
-from analytics.reasons import FORGOTTEN
-from analytics.store import SequenceStore, open_store
+from analytics.group_size import MIN_GROUP_USERS, check_group_users, length_summary
+from analytics.reasons import FORGOTTEN, TOO_SHORT
+from analytics.store import SequenceStore, StoreHeader, open_store
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,14 +73,27 @@ def prepared_of(store: SequenceStore, warnings: Sequence[str] = ()) -> PreparedD
     )
 
 
-def published_rows(num_rows_read: int, dropped: dict[str, int]) -> tuple[int, dict[str, int]]:
+def published_rows(
+    header: StoreHeader, min_group_users: int = MIN_GROUP_USERS
+) -> tuple[int, dict[str, int]]:
     """Rows read, and rows dropped by reason, as they may be told to others.
 
-    As if those who were erased had never been in the files: the rows of one forgotten person would
-    be told by their number, or by what is missing from a sum. Read = kept + dropped still holds.
+    As if those who were erased, and the rows of a reason that fewer users than the minimum group
+    may stand behind, had never been in the files: they would be told by their number, or by what is
+    missing from a sum. So read = kept + dropped still holds. A row stands for a user, a user who is
+    too short for all the rows that such a user can have; a reason without any row is told as 0.
+    Raises ConfigError for a minimum group below 1.
     """
-    told = {reason: count for reason, count in dropped.items() if reason != FORGOTTEN}
-    return num_rows_read - dropped.get(FORGOTTEN, 0), told
+    check_group_users(min_group_users)
+    least_history = header.rules.get("history", {}).get("min_history", 1)
+    most_rows = {TOO_SHORT: max(least_history - 1, 1)}
+    told = {
+        reason: count
+        for reason, count in header.dropped_rows.items()
+        if reason != FORGOTTEN
+        and (count == 0 or -(-count // most_rows.get(reason, 1)) >= min_group_users)
+    }
+    return header.num_events + sum(told.values()), told
 
 
 def published(prepared: PreparedData, min_group_users: int = MIN_GROUP_USERS) -> dict[str, Any]:
@@ -89,11 +102,10 @@ def published(prepared: PreparedData, min_group_users: int = MIN_GROUP_USERS) ->
     Nothing is told of those who were erased. The store is to be there.
     Raises ConfigError for a minimum group below 1.
     """
-    lengths = length_summary(open_store(Path(prepared.store_dir)).lengths(), min_group_users)
+    store = open_store(Path(prepared.store_dir))
+    lengths = length_summary(store.lengths(), min_group_users)
     data = dataclasses.asdict(prepared) | dataclasses.asdict(lengths)
-    data["num_rows_read"], data["dropped_rows"] = published_rows(
-        prepared.num_rows_read, prepared.dropped_rows
-    )
+    data["num_rows_read"], data["dropped_rows"] = published_rows(store.header, min_group_users)
     for name in ("first_event_utc", "last_event_utc"):
         data[name] = data[name][:10]  # the very first event is one person's
     return data

@@ -133,7 +133,7 @@ def profile_store(
     return Profile(
         profile_version=PROFILE_VERSION,
         min_group_users=min_group_users,
-        dataset=_dataset(store),
+        dataset=_dataset(store, min_group_users),
         lengths=length_profile(trained.length_U, min_group_users=min_group_users),
         gaps=gap_profile(store, seed=seed, min_group_users=min_group_users),
         forecasts=[_priced(entry, price) for entry in forecasts],
@@ -228,9 +228,9 @@ def _priced(forecast: dict[str, Any], price: DimPrice) -> dict[str, Any]:
     }
 
 
-def _dataset(store: SequenceStore) -> dict[str, Any]:
+def _dataset(store: SequenceStore, min_group_users: int) -> dict[str, Any]:
     header = store.header
-    num_rows_read, dropped = published_rows(header.num_rows_read, header.dropped_rows)
+    num_rows_read, dropped = published_rows(header, min_group_users)
     return {
         "name": header.dataset_name,
         "dataset_id": header.dataset_id,

@@ -19,7 +19,7 @@ PLACEMENT_WORDS = {
 KIND_WORDS = {
     "history_cap": "cap of histories",
     "lookahead_window": "look-ahead",
-    "cut_giants": "cutting giants",
+    "cut_giants": "cutting the longest histories",
     "hot_rows": "hot rows",
 }
 _BAR_WIDTH = 24
@@ -54,7 +54,8 @@ def _dataset(dataset: dict[str, Any]) -> str:
         f"## Profile of {dataset['name']}\n\n"
         f"{dataset['num_users']:,} users, {dataset['num_items']:,} items, "
         f"{dataset['num_events']:,} of {dataset['num_rows_read']:,} rows "
-        f"(dropped: {words or 'none'}); events by split: {splits}. "
+        f"(dropped: {words or 'none'}, reasons of too few users not told); events by split: "
+        f"{splits}. "
         f"Data set {dataset['dataset_id']}. Terms: {dataset['terms']}."
     )
 
@@ -224,9 +225,9 @@ def _batches(batches: list[dict[str, Any]]) -> str:
         "### Batches that follow each other\n\n"
         + _table(names, rows, "r" * len(names))
         + "\n\nCollision share: of a batch's distinct rows, those that the batch before also "
-        f"touches; with {batches[0]['num_negatives']:,} drawn negatives a sequence. Padding: of a "
-        "batch padded to its longest; not told where a batch would hold more than half of the "
-        "users."
+        f"touches; with {batches[0]['num_negatives']:,} drawn negatives a sequence. Padding: share "
+        "of the places that would hold no event if each sequence were padded to the longest of its "
+        "batch; not told where a batch would hold more than half of the users."
     )
 
 

@@ -8,3 +8,4 @@ from __future__ import annotations
 FORGOTTEN = "forgotten"  # rows of people who were erased; also the reason of such an erasure
 EXPIRED = "expired"  # the reason of an erasure by retention
 BEYOND_RETENTION = "beyond_retention"  # rows that retention dropped, whenever it did
+TOO_SHORT = "user_too_short"  # rows of users with fewer events than the shortest history

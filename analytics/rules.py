@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from analytics.errors import ConfigError
 from analytics.events import Events, Longs, Mask
+from analytics.reasons import TOO_SHORT
 
 KEPT = 0
 REASONS = (
@@ -26,7 +27,7 @@ REASONS = (
     "exact_duplicate",
     "repeated_pair",
     "outside_core",
-    "user_too_short",
+    TOO_SHORT,
     "beyond_max_history",
 )
 REPEATS = ("keep", "first", "last")
@@ -68,7 +69,7 @@ def reasons_of(events: Events, rules: HistoryRules) -> npt.NDArray[np.uint8]:
     length_U = _lengths_of(events, reason_N == KEPT) if reason_N.any() else events.lengths()
     too_short_U = (length_U > 0) & (length_U < rules.min_history)
     if too_short_U.any():
-        _drop(reason_N, "user_too_short", np.repeat(too_short_U, events.lengths()))
+        _drop(reason_N, TOO_SHORT, np.repeat(too_short_U, events.lengths()))
         length_U[too_short_U] = 0
     if (length_U > rules.max_history).any():
         _drop(reason_N, "beyond_max_history", _too_old(events, reason_N == KEPT, rules.max_history))

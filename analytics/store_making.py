@@ -29,6 +29,7 @@ from analytics.locks import guarded
 from analytics.preparation import Preparation
 from analytics.prepared import PreparedData, prepared_of
 from analytics.pseudonyms import SCHEME
+from analytics.reasons import TOO_SHORT
 from analytics.sources.faults import is_storage_failure
 from analytics.splits import split_codes
 from analytics.store import (
@@ -215,8 +216,7 @@ def _mend(about: About, dropped: dict[str, int]) -> str:
         "missing_rating": "Name the column with --rating, or leave --min-rating out.",
         "below_min_rating": "Lower --min-rating.",
         "outside_core": f"Lower --core ({history.core}).",
-        "user_too_short": "Lower the shortest history, --min-history "
-        f"({history.min_history} rows).",
+        TOO_SHORT: f"Lower the shortest history, --min-history ({history.min_history} rows).",
     }
     return hints.get(leading, "Give a file with users, items and times in its rows.")
 

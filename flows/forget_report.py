@@ -38,8 +38,11 @@ class ForgetReport:
     num_short_ids: int = 0  # too short to be told from chance, so not searched for as they came
 
     def plain(self) -> dict[str, Any]:
-        """As plain values."""
-        return dataclasses.asdict(self)
+        """As plain values, the rows of few users left out."""
+        plain = dataclasses.asdict(self)
+        for told, erasure in zip(plain["erasures"], self.erasures, strict=True):
+            told["num_rows"] = erasure.told_rows
+        return plain
 
     def check(self) -> None:
         """Raise StoreError when something may be left: to be called after the report was shown."""
@@ -101,7 +104,8 @@ class ForgetReport:
 
 
 def _line(erasure: Erasure) -> str:
-    rows, users = _number(erasure.num_rows, "row"), _number(erasure.num_users, "user")
+    users = _number(erasure.num_users, "user")
+    rows = "rows" if erasure.told_rows is None else _number(erasure.told_rows, "row")
     what = f"{erasure.dataset_id}: {rows} of {users}"
     if erasure.new_dataset_id is None:
         return f"{what}, all it had, {erasure.reason}: too little was left, the store is deleted"

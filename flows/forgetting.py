@@ -173,7 +173,7 @@ def _each(
             not_searched.append(str(error))
         else:
             if done is not None:
-                LOGGER.info("forget: %s, %d rows", done.dataset_id, done.num_rows)
+                LOGGER.info("forget: %s is done", done.dataset_id)
                 erasures.append(done)
         notes.settle()
     return erasures, not_searched

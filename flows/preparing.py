@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from analytics.errors import ConfigError
+from analytics.errors import ConfigError, StoreError
 from analytics.interactions import Naming, PreparedData
 from analytics.interactions import prepare as prepare_files
 from analytics.pseudonyms import (
@@ -23,6 +23,7 @@ from analytics.pseudonyms import (
     find_key,
     load_key,
 )
+from analytics.reasons import FORGOTTEN
 from analytics.sources.options import ReadingOptions
 from analytics.store import HEADER_NAME, StoreHeader, read_header
 from analytics.store_updates import append
@@ -169,13 +170,29 @@ def _check_place(out: Path, *, replace: bool) -> None:
             "Give a shorter one."
         )
     if (out / HEADER_NAME).is_file():
-        if not replace:
-            read_header(out)
+        _warn_of_erasures(out, replace=replace)
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(
             f"{out}: is there and holds no sequence store, so it is not replaced. Give --out a "
             "folder that does not exist yet."
+        )
+
+
+def _warn_of_erasures(out: Path, *, replace: bool) -> None:
+    """Say that people were erased from the store which is made anew from its files."""
+    try:
+        header = read_header(out)
+    except StoreError:
+        if replace:
+            return
+        raise
+    if header.dropped_rows.get(FORGOTTEN):
+        LOGGER.warning(
+            "prepare: %s: people were erased from the store that lies here; one made anew from the "
+            "files has them again if the files still do. Take them out of the files first, or run "
+            "'seqscale forget' for them again afterwards.",
+            out,
         )
 
 

@@ -286,7 +286,7 @@ def test_what_is_published_adds_up_and_tells_nothing_of_the_forgotten(shop):
     store = open_store(after)
     assert (store.header.num_rows_read, store.header.dropped_rows["forgotten"]) == (34, 8)
     data = prepared_of(store)
-    dataset, *dropped = dataset_records(data)
+    dataset, *dropped = dataset_records(data, min_group_users=1)
     told = {record.reason: record.num_rows for record in dropped}
     assert dataset.num_rows_read == 26 == dataset.num_rows_kept + sum(told.values())
     assert "forgotten" not in told
@@ -294,10 +294,10 @@ def test_what_is_published_adds_up_and_tells_nothing_of_the_forgotten(shop):
     path = shop.file("without.csv", *[n for n in (*shop.NAMES, shop.BRIEF) if n != shop.ANNA])
     preparation = Preparation(history=shop.RULES)
     never = prepare(path, shop.folder, key=shop.KEY, preparation=preparation, now_us=shop.NOW_US)
-    other, *others = dataset_records(never)
+    other, *others = dataset_records(never, min_group_users=1)
     assert told == {record.reason: record.num_rows for record in others}
     assert dataset.num_rows_read == other.num_rows_read
-    for said in (published(data), profile_of(store)):
+    for said in (published(data, 1), profile_of(store, 1)):
         assert (said["num_rows_read"], said["dropped_rows"]) == (26, told)
 
 

@@ -1,5 +1,6 @@
 """Files become sequences: order, ids, times and counts are exact."""
 
+import dataclasses
 import json
 import os
 import textwrap
@@ -14,6 +15,7 @@ from analytics import workplace
 from analytics.errors import InputError
 from analytics.interactions import PreparedData, dataset_records, prepare
 from analytics.preparation import Preparation
+from analytics.prepared import published_rows
 from analytics.rules import HistoryRules
 from analytics.sources.options import ReadingOptions
 from analytics.store import SPLIT_NAMES, open_store
@@ -262,11 +264,34 @@ def test_a_file_with_an_unparsable_time_is_refused_unless_told_to_drop_it(tmp_pa
 
 def test_records_of_a_set_say_what_was_read_kept_and_dropped(tmp_path: Path) -> None:
     data = from_text(tmp_path, "user,item,time\na,x,1\nb,y,2\n,z,3\n")
-    dataset, *dropped = dataset_records(data)
+    dataset, *dropped = dataset_records(data, min_group_users=1)
     assert (dataset.num_rows_read, dataset.num_rows_kept, dataset.num_users) == (3, 2, 2)
     told = {record.reason: record.num_rows for record in dropped}
     assert told | {"forgotten": 0} == data.dropped_rows
+    # nothing is told of a reason that fewer than the minimum group may stand behind, nor by a sum
+    dataset, *dropped = dataset_records(data, min_group_users=2)
+    assert (dataset.num_rows_read, dataset.num_rows_kept) == (2, 2)
+    assert {record.reason: record.num_rows for record in dropped} == {
+        reason: 0 for reason in told if reason != "missing_user"
+    }
     assert json.loads(json.dumps(data.dropped_rows)) == data.dropped_rows
+
+
+def test_rows_of_too_short_users_are_told_when_as_many_users_as_the_group_must_have_them(
+    tmp_path: Path,
+) -> None:
+    data = from_text(tmp_path, "user,item,time\na,x,1\nb,y,2\n,z,3\n")
+    header = open_store(Path(data.store_dir)).header
+    rules = {**header.rules, "history": {**header.rules["history"], "min_history": 5}}
+    # a user of fewer than 5 events has 4 at most: 36 rows may be 9 users', 37 are of 10
+    for rows, is_told in ((1, False), (36, False), (37, True)):
+        dropped = header.dropped_rows | {"user_too_short": rows, "forgotten": 99}
+        num_read, told = published_rows(
+            dataclasses.replace(header, rules=rules, dropped_rows=dropped)
+        )
+        assert ("user_too_short" in told) == is_told
+        assert num_read == header.num_events + is_told * rows
+        assert "missing_user" not in told and "forgotten" not in told
 
 
 def test_parquet_gives_the_same_sequences_as_text(tmp_path: Path) -> None:

@@ -98,11 +98,14 @@ def test_a_file_becomes_a_store_and_every_row_is_accounted_for(
 ) -> None:
     answer = prepared()
     assert answer["store_dir"] == str(tmp_path / "store")
-    assert (answer["num_rows_read"], answer["num_rows_kept"]) == (42, 38)
-    assert {k: v for k, v in answer["dropped_rows"].items() if v} == {"user_too_short": 4}
     assert (answer["num_users"], answer["num_items"]) == (6, 7)
     header = read_header(tmp_path / "store")
     assert (header.dataset_id, header.num_events) == (answer["dataset_id"], 38)
+    assert header.num_rows_read == 42 == 38 + header.dropped_rows["user_too_short"]
+    # what may be published tells nothing of the one user who was too short
+    assert answer["num_rows_read"] == answer["num_rows_kept"] == 38
+    assert "user_too_short" not in answer["dropped_rows"]
+    assert set(answer["dropped_rows"].values()) == {0}
 
 
 def test_what_is_printed_adds_up(cli: Cli, file: Path, tmp_path: Path) -> None:
@@ -133,11 +136,12 @@ RULES: dict[str, tuple[list[str], int, dict[str, int], tuple[int, int, int]]] = 
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_arrives(name: str, prepared: Callable[..., dict[str, Any]]) -> None:
+def test_a_rule_arrives(name: str, prepared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     options, num_kept, dropped, splits = RULES[name]
     answer = prepared(*options)
     assert answer["num_rows_kept"] == num_kept
-    assert {reason: n for reason, n in answer["dropped_rows"].items() if n} == dropped
+    counted = read_header(tmp_path / "store").dropped_rows
+    assert {reason: n for reason, n in counted.items() if n} == dropped
     names = ("train", "validation", "test")
     assert tuple(answer["num_in_split"][split] for split in names) == splits
 
@@ -151,7 +155,7 @@ def given_split(tmp_path: Path) -> list[str]:
 
 def test_a_given_split_arrives(prepared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     answer = prepared(*given_split(tmp_path))
-    assert (answer["num_rows_read"], answer["num_rows_kept"]) == (54, 50)
+    assert (read_header(tmp_path / "store").num_rows_read, answer["num_rows_kept"]) == (54, 50)
     splits = answer["num_in_split"]
     assert (splits["train"], splits["validation"], splits["test"]) == (38, 6, 6)
 
@@ -170,7 +174,7 @@ def test_columns_by_position_and_a_delimiter_arrive(
     source = write(tmp_path / "bare.txt", events(), header=False, delimiter="|")
     options = ["--no-header", "--delimiter", "|", "--user", "1", "--item", "2", "--time", "3"]
     answer = prepared(*options, "--format", "csv", source=source)
-    assert (answer["num_rows_read"], answer["num_rows_kept"]) == (42, 38)
+    assert (read_header(tmp_path / "store").num_rows_read, answer["num_rows_kept"]) == (42, 38)
     assert answer["first_event_utc"] == "2023-11-15"
 
 
@@ -348,3 +352,16 @@ def test_the_rules_of_a_command_without_options_are_those_of_the_record() -> Non
     rules = RuleFlags().preparation(min_history=5, max_history=100)
     assert (rules.history.min_history, rules.history.max_history) == (5, 100)
     assert (rules.split.kind, rules.keep_days, rules.min_rating) == ("last", None, None)
+
+
+def test_a_store_made_anew_says_that_people_were_erased_from_the_one_before(
+    cli: Cli, prepared: Callable[..., dict[str, Any]], file: Path, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    store = tmp_path / "store"
+    prepared()
+    cli("prepare", file, "--out", store)
+    assert "people were erased" not in caplog.text
+    cli("forget", "--user", USERS[0], "--store", store, "--runs-dir", tmp_path / "runs")
+    cli("prepare", file, "--out", store, "--replace")
+    assert "people were erased from the store that lies here" in caplog.text
