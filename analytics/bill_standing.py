@@ -57,10 +57,11 @@ def standing(about: DimImport, files: Sequence[Path], runs_dir: Path) -> list[st
     with landing_tables(runs_dir) as con:
         insert_records(con, list(bills.values()))
         con.execute("ALTER TABLE fact_cost RENAME TO no_cost")
-        view = next(view for view in views() if view.name == "bill_line")
+        zone, lines = (view for view in views() if view.name in ("time_zone", "bill_line"))
+        con.execute(f"CREATE VIEW time_zone AS\n{zone.query}")
         for name, there in (("before_it", bills.keys() - {about.import_id}), ("with_it", bills)):
             _set_lines(con, runs_dir, there)
-            con.execute(f"CREATE OR REPLACE VIEW bill_line AS\n{view.query}")
+            con.execute(f"CREATE OR REPLACE VIEW bill_line AS\n{lines.query}")
             con.execute(_IN_FORCE.format(name=name))
         replaced = con.execute(_REPLACED).fetchall()
         num_in_force = con.execute(

@@ -161,6 +161,20 @@ def find(runs_dir: Path, import_id: str) -> DimImport | None:
     return manifest(folder) if (folder / MANIFEST).is_file() else None
 
 
+def rejected(runs_dir: Path, import_id: str) -> dict[str, int]:
+    """Reason -> rejected rows of an import, the most frequent reason first."""
+    path = runs_dir / FOLDER / import_id / "fact_import_reject.parquet"
+    if not path.is_file():
+        return {}
+    with duckdb.connect(":memory:", config=_CONFIG) as con:
+        found = con.execute(
+            "SELECT reason, count(*) FROM read_parquet(?) WHERE NOT starts_with(reason, 'cell_') "
+            "GROUP BY reason ORDER BY 2 DESC, 1",
+            [str(path)],
+        ).fetchall()
+    return dict(found)
+
+
 def none_usable(where: str, rejected: Mapping[str, int], docs: str) -> InputError:
     """The answer to a source of which no row can be used.
 

@@ -42,15 +42,17 @@ def analyze_trace(
     with _without_threads_of_blas():
         from analytics.kineto.analysis import analyze_files, as_mapping
         from analytics.kineto.collective_waits import collective_waits, waits_by_kind
+        from analytics.kineto.files import not_looked_at
 
     limits = {"max_bytes": int(max_trace_gib * 2**30), "gap_ns": round(kernel_gap_us * 1000)}
     analysis = analyze_files(paths, **limits)
     found = as_mapping(analysis)
     found["collectives"] = collective_waits(analysis)
     found["waits_by_kind"] = waits_by_kind(found["collectives"])
+    found["not_looked_at"] = not_looked_at(paths)
     if runs_dir is not None:
         from analytics import warehouse
-        from analytics.kineto.importing import import_traces
+        from analytics.kineto.importing import import_traces, stored_gap_us
 
         about = import_traces(
             paths, runs_dir, host=host, device_hour_cost=device_hour_cost, currency=currency,
@@ -58,14 +60,21 @@ def analyze_trace(
         )  # fmt: skip
         found["import_id"] = about.import_id
         found["run_id"] = f"trace-{about.import_id}"
+        found["stored_kernel_gap_us"] = stored_gap_us(about)
         warehouse.load(runs_dir)
         warehouse.publish(runs_dir)
     if as_json:
         typer.echo(json.dumps(found, ensure_ascii=False, allow_nan=False))
     else:
         typer.echo(table(found))
+        if runs_dir is not None and found["stored_kernel_gap_us"] != kernel_gap_us:
+            typer.echo(
+                f"it was stored before with --kernel-gap-us {found['stored_kernel_gap_us']:g}, and "
+                f"stays so; the table above is of {kernel_gap_us:g}"
+            )
 
 
+_MOST_NAMED = 5
 _LEGEND = (
     "busy to rest are shares of the window and sum to it: kernels; waiting for the last rank, then "
     "the wire; copies; waiting for data; late launches; gaps between kernels; what none explains. "
@@ -128,6 +137,12 @@ def table(found: dict[str, Any]) -> str:
     clamped = sum(one["num_clamped"] for one in found["ranks"])
     if clamped:
         lines.append(f"{clamped} events last less than nothing; they were taken as 0 long.")
+    if names := found["not_looked_at"]:
+        more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+        lines.append(
+            f"not looked at, subfolders and names that do not end like a trace's: "
+            f"{', '.join(names[:_MOST_NAMED])}{more}"
+        )
     if "run_id" in found:
         lines.append(f"stored as run {found['run_id']}")
     return "\n".join(lines)

@@ -86,7 +86,7 @@ def import_telemetry(
     for path in paths:
         found = import_path(path, runs_dir, options)
         outcomes += found
-        is_asked_for_refused |= all(one.status == REFUSED for one in found)
+        is_asked_for_refused |= not any(one.about for one in found)
     has_any = any(one.about for one in outcomes)
     warehouse, num_conflicts = _published(runs_dir) if has_any else (None, 0)
     if as_json:
@@ -145,6 +145,8 @@ def _text(one: Outcome) -> str:
     """What became of one source, for a person."""
     if one.status == "refused":
         return f"refused: {one.reason}"
+    if one.status == "not_looked_at":
+        return f"{one.path}: {one.reason}"
     about = one.about
     assert about is not None  # only a refused source has none
     lines = [

@@ -63,6 +63,17 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
+def not_looked_at(paths: Sequence[Path]) -> list[str]:
+    """What lies in the folders among these paths and is taken for no trace, by its name."""
+    return sorted(
+        str(one)
+        for path in paths
+        if path.is_dir()
+        for one in path.iterdir()
+        if not (one.is_file() and one.name.endswith(_NAMES))
+    )
+
+
 def _check_differ(paths: Sequence[Path]) -> None:
     """One rank's trace under two names would count as two ranks that never wait for each other."""
     by_size: dict[int, list[Path]] = {}

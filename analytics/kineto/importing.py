@@ -29,6 +29,7 @@ from analytics.schema import DimImport, DimRank, DimRun, FactImportReject
 
 MOST_DEVICE_HOUR_COST = 1_000_000  # beyond, costs would outgrow their columns
 SOURCE_KIND = "kineto_trace"
+_GAP = "kernel_gap_us"
 
 
 def import_traces(
@@ -65,7 +66,10 @@ def import_traces(
     found = files.trace_files(paths)
     sha256, num_bytes = content_hash(found)
     known = landing.find(runs_dir, sha256[:16])
-    told = {"host": host, "device_hour_cost": device_hour_cost, "currency": currency}
+    told: dict[str, object] = {
+        "host": host, "device_hour_cost": device_hour_cost, "currency": currency,
+        _GAP: None if gap_ns == KERNEL_DELAY_NS else f"{gap_ns / 1000:g}",
+    }  # fmt: skip
     if known is not None:
         landing.check_same_options(known, told, str(paths[0]), runs_dir)
         return known
@@ -91,6 +95,12 @@ def import_traces(
         about = dataclasses.replace(about, num_records=num_records)
         landing.land(con, runs_dir, about)
     return about
+
+
+def stored_gap_us(about: DimImport) -> float:
+    """Below which idle time of a stored import is a gap of kernels [us]."""
+    told = re.search(rf"\b{_GAP}=([0-9.e+]+)", about.options_text or "")
+    return float(told.group(1)) if told else KERNEL_DELAY_NS / 1000
 
 
 def content_hash(paths: Sequence[Path]) -> tuple[str, int]:

@@ -65,6 +65,27 @@ class ImportOptions:
             "taken_unix_ns": self.taken_unix_ns,
         }
 
+    def without_effect(self, but: tuple[str, ...] = ()) -> list[str]:
+        """A note on the options that were given for a source which takes none but these."""
+        told = {
+            "--kind": self.kind,
+            "--host": self.host,
+            "--time-zone": self.time_zone,
+            "--day-first/--month-first": self.day_first,
+            "--started": self.started_unix_ns,
+            "--taken-at": self.taken_unix_ns,
+            "--interval": self.interval_s,
+            "--pipeline": self.pipeline_id or None,
+            "--clock-offset": self.clock_offset_ns,
+            "--estimate-clock": self.estimate_clock or None,
+            "--fields": self.fields,
+            "--map": self.renamed or None,
+        }
+        given = [name for name, value in told.items() if value is not None and name not in but]
+        if not given:
+            return []
+        return [f"{', '.join(given)}: without effect here, this source tells all of it itself"]
+
     def __post_init__(self) -> None:
         """Check what could be mistyped."""
         if self.kind is not None and self.kind not in KINDS:

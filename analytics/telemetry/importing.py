@@ -33,9 +33,11 @@ from analytics.telemetry.gathering import Gathering
 from analytics.telemetry.import_options import ImportOptions
 from analytics.telemetry.import_sources import (
     IRREGULAR,
+    LEFT_OUT,
     ImportSource,
     check_name,
     irregular,
+    said,
     sources_at,
 )
 from analytics.telemetry.json_documents import read_json
@@ -56,6 +58,7 @@ from analytics.telemetry.recognising import (
 from analytics.telemetry.run_clock import fit_to_run
 
 IMPORTED, ALREADY, REFUSED = "imported", "already", "refused"
+NOT_LOOKED_AT = "not_looked_at"
 _OF_LINES: dict[str, Callable[..., None]] = {
     "nvidia_smi_csv": import_csv,
     "nvidia_smi_dmon": import_dmon,
@@ -70,14 +73,15 @@ _OF_LINES: dict[str, Callable[..., None]] = {
 class Outcome:
     """What became of one file or folder; JSON-able through dataclasses.asdict.
 
-    status: 'imported', 'already' (the same bytes were imported before) or 'refused'.
+    status: 'imported', 'already' (the same bytes were imported before), 'refused', or of names in a
+    folder 'not_looked_at'.
     rejected: reason -> rows. left_out: reason -> figures whose row stayed. flags: rows that were
     loaded and whose time is odd.
     """
 
     path: str
     status: str
-    reason: str | None = None  # why it was refused, or what 'already' stands for
+    reason: str | None = None  # why it was refused or passed over, or what 'already' stands for
     about: DimImport | None = None
     rejected: dict[str, int] = dataclasses.field(default_factory=dict)
     left_out: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -112,6 +116,8 @@ def import_telemetry(
 def _import_one(source: ImportSource, runs_dir: Path, options: ImportOptions) -> Outcome:
     """Import one source; raises SeqscaleError when it is refused."""
     path = source.path
+    if source.form == LEFT_OUT:
+        return Outcome(path=shown(path), status=NOT_LOOKED_AT, reason=said(source))
     for one in source.files or mlflow_metrics.store_files(path) or [path]:
         check_name(one.relative_to(path.parent))
     if source.form == IRREGULAR:
@@ -139,7 +145,7 @@ def _import_one(source: ImportSource, runs_dir: Path, options: ImportOptions) ->
 def _handed_on(source: ImportSource, form: str, runs_dir: Path, options: ImportOptions) -> Outcome:
     """Traces, dumps and bills have rooms of their own."""
     before = set(landing.landed(runs_dir))
-    notes: list[str] = []
+    notes = options.without_effect(("--host",) if form in (TRACE, DUMP) else ())
     if form == TRACE:
         from analytics.kineto.importing import import_traces
 
@@ -153,7 +159,7 @@ def _handed_on(source: ImportSource, form: str, runs_dir: Path, options: ImportO
         from analytics.billing import import_bill
 
         about = import_bill(source.path, runs_dir, source.files)
-        notes = standing(about, source.files, runs_dir)
+        notes += standing(about, source.files, runs_dir)
     else:
         from analytics.pools import import_pools
 
@@ -164,6 +170,7 @@ def _handed_on(source: ImportSource, form: str, runs_dir: Path, options: ImportO
         status=IMPORTED if is_new else ALREADY,
         reason=None if is_new else _unchanged(about),
         about=about,
+        rejected=landing.rejected(runs_dir, about.import_id) if is_new else {},
         notes=tuple(notes),
     )
 

@@ -153,3 +153,28 @@ def test_a_command_is_the_same_when_it_is_made_alone(name, monkeypatch):
 def test_all_commands_are_made_when_none_is_asked_for(asked, monkeypatch):
     monkeypatch.setattr("gc.set_threshold", lambda objects: None)
     assert quick_to_start(app, asked) is app
+
+
+def test_what_a_folder_holds_besides_traces_is_named(folder):
+    (folder / "deeper").mkdir()
+    (folder / "notes.txt").write_text("no trace")
+    told = run(folder)
+    assert told.exit_code == 0
+    assert f"{folder / 'deeper'}, {folder / 'notes.txt'}" in told.stdout
+    assert json.loads(run(folder, "--json").stdout)["not_looked_at"] == [
+        str(folder / "deeper"), str(folder / "notes.txt"),
+    ]  # fmt: skip
+    assert json.loads(run(*sorted(folder.glob("*.json")), "--json").stdout)["not_looked_at"] == []
+
+
+def test_another_gap_of_kernels_than_the_stored_one_is_never_passed_over(folder, tmp_path):
+    where = ("--runs-dir", tmp_path / "runs")
+    assert run(folder, "--kernel-gap-us", "5", *where).exit_code == 0
+    told = run(folder, *where)
+    assert "it was stored before with --kernel-gap-us 5, and stays so" in told.stdout
+    assert json.loads(run(folder, "--json", *where).stdout)["stored_kernel_gap_us"] == 5
+    other = run(folder, "--kernel-gap-us", "7", *where)
+    assert isinstance(other.exception, InputError)
+    assert "with other options (kernel_gap_us=5; now kernel_gap_us=7)" in str(other.exception)
+    same = run(folder, "--kernel-gap-us", "5", *where)
+    assert same.exit_code == 0 and "stored before" not in same.stdout

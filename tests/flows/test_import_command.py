@@ -90,3 +90,56 @@ def test_a_mistyped_option_is_one_message(command, tmp_path, arguments, message)
     result = command(str(tmp_path / "log.csv"), *arguments)
     assert message in str(result.exception)
     assert type(result.exception).__name__ in ("InputError", "ConfigError")
+
+
+def test_names_of_a_folder_that_are_not_looked_at_are_told(command, tmp_path):
+    logs, elsewhere = tmp_path / "logs", tmp_path / "elsewhere"
+    for folder in (logs / ".git" / "deep", elsewhere, logs / "deeper"):
+        folder.mkdir(parents=True)
+    (logs / ".git" / "deep" / "log.csv").write_text(TEXT.replace("Z,0,5", "Z,0,6"))
+    (elsewhere / "log.csv").write_text(TEXT.replace("Z,0,5", "Z,0,7"))
+    (logs / "deeper" / "log.csv").write_text(TEXT)
+    for n in range(7):
+        (logs / f".hidden{n}").write_text("")
+    (logs / "linked").symlink_to(elsewhere)
+    (logs / "loop").symlink_to(logs)
+    result = command(str(logs), "--host", "h")
+    assert result.exit_code == 0
+    assert "3 rows read" in result.stdout
+    assert (
+        f"{logs}: not looked at, names that begin with a dot: .git, .hidden0, .hidden1, .hidden2, "
+        ".hidden3 and 3 more. Name a file or folder itself to import it"
+    ) in result.stdout
+    assert f"{logs}: not looked at, links to folders: linked, loop. Name" in result.stdout
+    told = json.loads(command(str(logs), "--host", "h", "--json").stdout)["outcomes"]
+    assert sorted(one["status"] for one in told) == ["already", "not_looked_at", "not_looked_at"]
+    # named itself, each is imported
+    assert "3 rows read" in command(str(logs / "linked"), "--host", "h").stdout
+    assert "3 rows read" in command(str(logs / ".git"), "--host", "h").stdout
+
+
+def test_a_folder_of_hidden_files_alone_is_refused_with_their_names(command, tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / ".log.csv").write_text(TEXT)
+    result = command(str(tmp_path / "logs"))
+    assert result.exit_code == 2
+    assert "the folder holds no file to import; not looked at, names that begin" in result.output
+
+
+EVENTS = (
+    "pool_id,host,device_id,event,event_utc,pipeline_id,purchase,device_hour_cost,currency\n"
+    "p,h1,gpu-0,allocated,2026-11-30T12:00:00Z,a,spot,1.25,EUR\n"
+    "p,h1,gpu-0,released,soon,a,,,\n"
+)
+
+
+def test_a_source_that_tells_all_itself_says_which_options_had_no_effect(command, tmp_path):
+    (tmp_path / "pool_events.csv").write_text(EVENTS)
+    given = ("--host", "h", "--time-zone", "UTC", "--interval", "5")
+    result = command(str(tmp_path / "pool_events.csv"), *given)
+    assert result.exit_code == 0, result.output
+    assert "--host, --time-zone, --interval: without effect here" in result.stdout
+    assert "2 rows read = 1 loaded + 1 rejected" in result.stdout
+    assert "rejected: 1 unreadable_event_utc" in result.stdout
+    plain = command(str(tmp_path / "pool_events.csv"))
+    assert "without effect" not in plain.stdout and "nothing was changed" in plain.stdout
