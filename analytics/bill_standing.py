@@ -10,6 +10,7 @@ Price: two passes over account, period and time of every landed bill.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from analytics.schema import DimImport
 from analytics.sources.files import file_sha256
 
 _FILE = "fact_cost.parquet"
+# part_1_0001.csv of Azure, name-00002.snappy.parquet of AWS; no month such as bill-2026-11.csv
+_PART = re.compile(r"part[-_]?\d+|[-_]0\d{3,}\.", re.IGNORECASE)
 _IN_FORCE = """
 CREATE OR REPLACE TEMP TABLE {name} AS
 SELECT
@@ -47,13 +50,13 @@ ORDER BY ALL
 
 
 def standing(about: DimImport, files: Sequence[Path], runs_dir: Path) -> list[str]:
-    """What a person should know of a landed bill beside others; empty when nothing is replaced.
+    """What a person should know of a landed bill beside others; empty when it stands whole.
 
     about, files: the bill's import and what it was read from.
     """
     bills = {one.import_id: one for one in _bills(runs_dir)}
     if len(bills) < 2 or about.import_id not in bills:
-        return []
+        return _part_notes(files)
     with landing_tables(runs_dir) as con:
         insert_records(con, list(bills.values()))
         con.execute("ALTER TABLE fact_cost RENAME TO no_cost")
@@ -73,7 +76,16 @@ def standing(about: DimImport, files: Sequence[Path], runs_dir: Path) -> list[st
     notes = [_replaced_note(row, bills[row[0]]) for row in replaced]
     if num_in_force < about.num_loaded:
         notes.append(_out_of_force_note(about, about.num_loaded - num_in_force, runs_dir))
-    return notes
+    return notes or _part_notes(files)
+
+
+def _part_notes(files: Sequence[Path]) -> list[str]:
+    if len(files) != 1 or not _PART.search(files[0].name):
+        return []
+    return [
+        "Its name is that of one part of several. If there are others, put them into one folder "
+        "and import that folder: imported one by one, the later part replaces the earlier."
+    ]
 
 
 def _bills(runs_dir: Path) -> list[DimImport]:

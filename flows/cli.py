@@ -208,7 +208,7 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write every table and the efficiency view as CSV, with a manifest."""
+    """Write every table and the measures by run, rank, device, pool and day as CSV."""
     import dataclasses
 
     from analytics.csv_dialects import dialect_of

@@ -143,10 +143,11 @@ def numbered_lines(text: IO[str]) -> Iterator[_Line]:
         number += 1
         fault = ""
         if not line.endswith("\n") and len(line) >= LINE_CHARS:
-            rest = text.readline(LINE_CHARS)
-            fault = TOO_LONG if rest.rstrip("\n") else ""
+            rest = "\0"
             while rest and not rest.endswith("\n"):
                 rest = text.readline(LINE_CHARS)
+                if rest.strip("\0\n"):  # zero bytes are no more of a line than the first of them
+                    fault = TOO_LONG
         line = line.rstrip("\n")
         if "\0" in line:
             is_blank = not line.strip("\0 \t") and not fault

@@ -12,6 +12,7 @@ from typing import Any
 
 from analytics.errors import InputError
 from analytics.sources.files import shown, unreadable
+from analytics.telemetry.bounded_text import encoding
 
 MOST_BYTES = 64 << 20
 
@@ -27,11 +28,17 @@ def read_json(path: Path, where: str) -> Any:
                 f"{where}: the document is larger than {MOST_BYTES >> 20} MiB. Ask for shorter "
                 "ranges of time, and import the folder of answers."
             )
-        text = path.read_bytes().decode("utf-8-sig", "replace")
+        data = path.read_bytes()
+        text = data.decode(encoding(data[:4]), "replace")
         return json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
     except OSError as error:
         raise unreadable(path, error) from error
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise InputError(
+            f"{shown(path)}: this JSON is nested deeper than any answer of Prometheus or MLflow. "
+            "It was not read."
+        ) from error
+    except ValueError as error:
         raise InputError(
             f"{shown(path)}: this is not whole JSON ({str(error)[:100]}). It may be cut off; fetch "
             "it again."

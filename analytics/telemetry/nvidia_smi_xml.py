@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from xml.parsers import expat
 
 from analytics.errors import InputError
-from analytics.telemetry.bounded_text import ZERO_BYTE
+from analytics.telemetry.bounded_text import LINE_CHARS, ZERO_BYTE
 from analytics.telemetry.cells import CellReader
 from analytics.telemetry.device_names import device_id, whole, words
 from analytics.telemetry.gathering import Gathering
@@ -31,6 +32,7 @@ from analytics.telemetry.nvidia_smi_fields import (
     UUID,
 )
 
+_BEGIN = re.compile(r"(?=<\?xml)")
 _TEXT_CHARS = 10_000
 _MOST_DEPTH = 40
 _MOST_SLICES = 64
@@ -90,13 +92,23 @@ def import_xml(lines: Iterable[tuple[int, str, str]], gathering: Gathering, wher
                 "the log of nvidia-smi -q -x again, or cut the damaged document out."
             )
         if fault:
-            raise InputError(f"{where} line {number}: the line is too long for nvidia-smi -q -x.")
-        if text.startswith("<?xml") or (document is None and text.strip()):
+            raise InputError(
+                f"{where} line {number}: the line has more than {LINE_CHARS:,} characters. Write "
+                "the document with a line for each element, as nvidia-smi -q -x does; 'xmllint "
+                "--format FILE' makes one of it."
+            )
+        # one that begins where another ends, in the middle of a line or behind blanks
+        for piece in _BEGIN.split(text):
+            is_first = piece.lstrip().startswith("<?xml")
+            if is_first or (document is None and piece.strip()):
+                if document is not None:
+                    document.end(number)
+                document = _Document(gathering, where, number, numbers)
+                piece = piece.lstrip()
             if document is not None:
-                document.end(number)
-            document = _Document(gathering, where, number, numbers)
+                document.feed(piece, number)
         if document is not None:
-            document.feed(text + "\n", number)
+            document.feed("\n", number)
     if document is not None:
         document.end(-1)
 

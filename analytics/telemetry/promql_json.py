@@ -40,10 +40,15 @@ def import_promql(document: Any, gathering: Gathering, where: str) -> None:
     data = document.get("data")
     kind = data.get("resultType") if isinstance(data, dict) else None
     result = data.get("result") if isinstance(data, dict) else None
-    if kind not in ("vector", "matrix") or not isinstance(result, list):
+    if kind not in ("vector", "matrix"):
         raise InputError(
             f"{where}: the result is {scalar(kind)[:40]!r}; expected 'vector' or 'matrix', the "
             "answer to a query of a DCGM metric by its name."
+        )
+    if not isinstance(result, list):
+        raise InputError(
+            f"{where}: the answer's 'result' is {str(result)[:40]!r}; expected a list of series. "
+            "Ask again."
         )
     series = Series(gathering)
     number = 0

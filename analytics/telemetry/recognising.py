@@ -11,7 +11,7 @@ from pathlib import Path
 
 from analytics.errors import InputError
 from analytics.sources.files import shown
-from analytics.telemetry.bounded_text import decoded_head, head
+from analytics.telemetry.bounded_text import HEAD_BYTES, decoded_head, head
 from analytics.telemetry.dcgm_text import looks_like_dcgm_text
 from analytics.telemetry.delimited_columns import DELIMITERS, header_layout
 from analytics.telemetry.import_options import ImportOptions
@@ -38,7 +38,7 @@ def form_of(path: Path, options: ImportOptions, given: Path | None = None) -> st
     start = head(path)
     named = given or path
     if not start.strip(b"\0 \r\n\t"):
-        raise InputError(f"{shown(named)}: the file is empty. There is nothing to import.")
+        raise _nothing(path, named)
     if options.kind is not None:
         return options.kind
     if start.startswith(b"SQLite format 3\0"):
@@ -49,6 +49,16 @@ def form_of(path: Path, options: ImportOptions, given: Path | None = None) -> st
     if text.lstrip()[:1] in ("{", "["):
         return _of_json(path, text, named)
     return _of_text(named, text, options)
+
+
+def _nothing(path: Path, named: Path) -> InputError:
+    """The answer to a file that begins with nothing but blanks and zero bytes."""
+    if path.stat().st_size <= HEAD_BYTES:
+        return InputError(f"{shown(named)}: the file is empty. There is nothing to import.")
+    return InputError(
+        f"{shown(named)}: its first {HEAD_BYTES:,} bytes are blanks and zero bytes, so its form "
+        "cannot be told. Cut them off."
+    )
 
 
 def is_trace_tar(start: bytes) -> bool:

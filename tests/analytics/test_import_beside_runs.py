@@ -155,10 +155,10 @@ def test_a_bill_that_puts_another_out_of_force_says_so_and_how_to_mend_it(tmp_pa
     runs, parts = tmp_path / "runs", tmp_path / "parts"
     month = {"BillingPeriodStart": "2026-10-01T00:00:00Z", "ResourceId": "old"}
     one = written(
-        parts / "part-1.csv", {"BilledCost": "1200.5", "ResourceId": "a"},
+        parts / "one.csv", {"BilledCost": "1200.5", "ResourceId": "a"},
         {"BilledCost": "-0.25", "ResourceId": "b"}, month,
     )  # fmt: skip
-    two = written(parts / "part-2.csv", {"BilledCost": "7", "ResourceId": "c"})
+    two = written(parts / "two.csv", {"BilledCost": "7", "ResourceId": "c"})
     other = written(tmp_path / "other.csv", {"BillingAccountId": "9", "ResourceId": "d"})
     for path in (one, other):  # nothing of the same account and period is there
         [outcome] = import_telemetry(path, runs, ImportOptions())
@@ -167,7 +167,7 @@ def test_a_bill_that_puts_another_out_of_force_says_so_and_how_to_mend_it(tmp_pa
     [note] = outcome.notes
     # 1200.50 - 0.25 of two lines; the third is of another period and stays
     assert "replaces 2 lines, 1,200.25 EUR, of billing period 2026-11 of account 123" in note
-    assert "'part-1.csv'" in note and "put them into one folder" in note
+    assert "'one.csv'" in note and "put them into one folder" in note
     assert in_force(runs) == ["c", "d", "old"]
     # the first part again: still out of force, and it says so
     [outcome] = import_telemetry(one, runs, ImportOptions())
@@ -240,3 +240,19 @@ def test_the_same_bytes_with_options_of_another_meaning_are_refused(tmp_path):
     [other] = import_telemetry(log, runs, renamed)
     assert other.status == "refused"
     assert "with other options (none; now map=" in other.reason and "--rebuild" in other.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "is_part"),
+    [("part_1_0001.csv", True), ("focus-00002.csv", True), ("bill-2026-11.csv", False)],
+)
+def test_one_part_of_a_bill_says_that_parts_belong_in_one_folder(tmp_path, name, is_part):
+    path = written(tmp_path / name, {})
+    (outcome,) = import_telemetry(path, tmp_path / "runs")
+    assert outcome.status == "imported"
+    assert any("one part of several" in note for note in outcome.notes) == is_part
+    folder = tmp_path / "whole"
+    written(folder / name, {"BilledCost": "1"})
+    written(folder / f"other-{name}", {"BilledCost": "2"})
+    (outcome,) = import_telemetry(folder, tmp_path / "runs")
+    assert not any("one part of several" in note for note in outcome.notes)

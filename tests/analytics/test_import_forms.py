@@ -289,3 +289,60 @@ def test_an_archive_of_several_files_is_not_guessed_at(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\0\0\0"])
 def test_an_empty_file_says_so(tmp_path, content):
     assert "empty" in refusal(tmp_path, content, UTC)
+
+
+def one_line(document: str) -> str:
+    return document.replace("\n", "")
+
+
+def test_xml_documents_may_begin_behind_blanks_and_in_the_middle_of_a_line(tmp_path):
+    text = "\n \n  " + one_line(gpu_xml(1)) + one_line(gpu_xml(2)) + "  " + gpu_xml(3)
+    assert import_text(tmp_path, text).about.num_loaded == 3
+    found = samples(tmp_path / "runs", "sampled_unix_ns")
+    assert found == [(1_767_225_600 * S + n * S,) for n in (1, 2, 3)]
+
+
+def test_xml_on_too_long_a_line_says_how_to_break_it(tmp_path):
+    long = one_line(gpu_xml(1)).replace("<uuid>", "<filler>" + "x" * (1 << 17) + "</filler><uuid>")
+    told = refusal(tmp_path, long)
+    assert "more than 131,072 characters" in told and "xmllint --format" in told
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_json_is_read_in_every_encoding_that_text_is(tmp_path, encoding):
+    metric = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "UUID": "GPU-1a", "Hostname": "n1"}
+    text = answer([{"metric": metric, "value": [1767225600, "60.5"]}], "vector")
+    assert import_text(tmp_path, text.encode(encoding), ImportOptions()).about.num_loaded == 1
+
+
+def test_json_that_is_no_answer_says_what_is_wrong_with_it(tmp_path):
+    nothing = answer([], "vector").replace("[]", "null")
+    assert "'result' is 'None'; expected a list of series" in refusal(tmp_path, nothing)
+    deep = '{"status": "success", "data": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    told = refusal(tmp_path, deep)
+    assert "nested deeper" in told and "cut off" not in told
+
+
+def test_a_value_beyond_all_bounds_is_rejected_alone(tmp_path):
+    points = [
+        {"key": "system/gpu_0_power_usage_watts", "value": value, "step": 0, "run_id": "r",
+         "timestamp": 1_767_225_600_000 + n}
+        for n, value in enumerate([60.0, "big", 61.0])
+    ]  # fmt: skip
+    text = json.dumps({"metrics": points}).replace('"big"', "1e400")
+    about = import_text(tmp_path, text, ImportOptions(host="h")).about
+    assert about.num_read == 3
+    powers = [power for (power,) in samples(tmp_path / "runs", "power_w") if power is not None]
+    assert powers == [60.0, 61.0]
+
+
+def test_zero_bytes_that_a_crash_left_are_told_for_what_they_are(tmp_path):
+    csv = "timestamp,index,gpu_util\n2026-01-01T00:00:00Z,0,5\n"
+    told = refusal(tmp_path, b"\0" * 70_000 + csv.encode())
+    assert "its first 65,536 bytes are blanks and zero bytes" in told
+    for tail, reasons in ((b"\0" * 300_000, []), (b"2026-01-01T00:0" + b"\0" * 300_000, [3])):
+        folder = tmp_path / str(len(tail))
+        folder.mkdir()
+        about = import_text(folder, csv.encode() + tail).about
+        assert (about.num_loaded, about.num_rejected) == (1, len(reasons))
+        assert rejects(folder / "runs") == [(line, "zero_byte") for line in reasons]
