@@ -74,12 +74,21 @@ def guarded(path: Path, *, timeout_s: float, late: Callable[[], Exception]) -> I
 
 @contextlib.contextmanager
 def signed(path: Path) -> Iterator[None]:
-    """A sign of life: `path` is there and held from its first moment until this process ends."""
-    born = path.with_name(f"{path.name}.born")  # held before anybody looks at it under its name
+    """A sign of life: `path` is there and held from its first moment until this process ends.
+
+    Raises FileNotFoundError or BlockingIOError when another process takes its folder or the sign
+    away before it has its name.
+    """
+    born = unnamed(path)
     with born.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         born.rename(path)
         yield
+
+
+def unnamed(path: Path) -> Path:
+    """Where a sign of life is made: held before anybody looks at it under its own name."""
+    return path.with_name(f"{path.name}.born")
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ import duckdb
 
 from analytics.data_sheet import SHEET_NAME, says_more
 from analytics.errors import StoreError
-from analytics.locks import left_behind, signed
+from analytics.locks import left_behind, signed, unnamed
 from analytics.store import MAP_NAMES, open_store
 
 _MAKING = ".making-"
@@ -41,16 +41,32 @@ def working_folder(beside: Path) -> Iterator[Path]:
     """A folder of our own in `beside`, which is made if need be; removed whatever happens."""
     beside.mkdir(parents=True, exist_ok=True, mode=0o700)
     remove_dead(beside)
-    folder = Path(tempfile.mkdtemp(prefix=_MAKING, dir=beside))
-    try:
-        with signed(folder / _LOCK_NAME):
-            try:
-                yield folder
-            finally:
-                with contextlib.suppress(OSError):
-                    _empty(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.ExitStack() as signs:
+        folder = _signed_folder(beside, signs)
+        try:
+            yield folder
+        finally:
+            with contextlib.suppress(OSError):
+                _empty(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _signed_folder(beside: Path, signs: contextlib.ExitStack) -> Path:
+    """A new folder with a sign of life in it.
+
+    Until it is signed it looks like one that a process left which was killed just then, so another
+    process may take it away: then the next is made.
+    """
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_MAKING, dir=beside))
+        try:
+            signs.enter_context(signed(folder / _LOCK_NAME))
+        except (FileNotFoundError, BlockingIOError):
+            continue
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return folder
 
 
 def remove_dead(beside: Path) -> list[Path]:
@@ -61,7 +77,21 @@ def remove_dead(beside: Path) -> list[Path]:
             if is_dead or (not has_lock and time.time() - old.stat().st_mtime > _STALE_S):
                 _empty(old)
                 shutil.rmtree(old, ignore_errors=True)
+            elif not has_lock:
+                _remove_unsigned(old)
     return sorted(beside.glob(f"{_MAKING}*"))
+
+
+def _remove_unsigned(folder: Path) -> None:
+    """Remove a folder whose process was killed before it had signed it, or while it removed it.
+
+    It holds nothing, or the sign before it has its name; one that holds more stays. Raises OSError.
+    """
+    born = unnamed(folder / _LOCK_NAME)
+    with left_behind(born) as is_dead:
+        if is_dead:
+            born.unlink()
+        folder.rmdir()
 
 
 def _empty(folder: Path) -> None:

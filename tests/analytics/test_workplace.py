@@ -1,6 +1,7 @@
 """What a store is made in is closed to others, and nothing of it outlives its process for long."""
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -116,14 +117,54 @@ def test_a_folder_that_was_only_half_removed_can_still_be_told(tmp_path, monkeyp
     assert remove_dead(tmp_path) == []
 
 
-def test_a_folder_without_a_lock_is_given_a_day(tmp_path):
-    # it is being made this moment, or an earlier version left it
+def test_a_folder_with_something_in_it_and_no_lock_is_given_a_day(tmp_path):
+    # an earlier version left it, or is at work in it
     young, old = tmp_path / ".making-young", tmp_path / ".making-old"
-    young.mkdir()
-    old.mkdir()
+    for folder in (young, old):
+        (folder / "spill").mkdir(parents=True)
     os.utime(old, (0, time.time() - 86_500))
     assert remove_dead(tmp_path) == [young]
     shutil.rmtree(young)
+
+
+def test_a_folder_of_a_process_killed_before_it_signed_it_goes_at_once(tmp_path):
+    # killed after the folder was made or before it was removed, and while the sign had no name yet
+    (tmp_path / ".making-empty").mkdir()
+    (tmp_path / ".making-unnamed").mkdir()
+    (tmp_path / ".making-unnamed" / "lock.born").touch()
+    held_one = tmp_path / ".making-held"
+    held_one.mkdir()
+    with (held_one / "lock.born").open("w") as file:  # alive: it is just about to give the name
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert remove_dead(tmp_path) == [held_one]
+    assert remove_dead(tmp_path) == []
+
+
+@pytest.mark.parametrize("taken", ["the folder", "the sign"])
+def test_who_loses_an_unsigned_folder_to_another_makes_the_next(tmp_path, monkeypatch, taken):
+    first: list[Path] = []
+    mkdtemp, flock = workplace.tempfile.mkdtemp, fcntl.flock
+
+    def made(**where):  # type: ignore[no-untyped-def]
+        folder = Path(mkdtemp(**where))
+        if taken == "the folder" and not first:
+            assert remove_dead(tmp_path) == []
+        first.append(folder)
+        return str(folder)
+
+    def locked(file, how):  # type: ignore[no-untyped-def]
+        monkeypatch.setattr(fcntl, "flock", flock)
+        assert remove_dead(tmp_path) == []  # between the opening of the sign and its locking
+        flock(file, how)
+
+    monkeypatch.setattr(workplace.tempfile, "mkdtemp", made)
+    if taken == "the sign":
+        monkeypatch.setattr(fcntl, "flock", locked)
+    with working_folder(tmp_path) as folder:
+        assert folder == first[1]
+        assert list(tmp_path.iterdir()) == [folder]
+        (folder / "spill").mkdir()
+    assert list(tmp_path.iterdir()) == []
 
 
 # exchanging two folders
